@@ -1,0 +1,31 @@
+"""What every test may ask for. Sets the environment before torch, transformers or gradio load."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+
+REPO = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_pdfs() -> Path:
+    """The folder of third-party PDFs beside the checkout; they are not part of the project."""
+    folder = REPO.parent / "shared" / "pdfs"
+    if not folder.is_dir():
+        pytest.skip("the folder shared/pdfs is not beside this checkout")
+    return folder
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty data folder of its own, which kvchat finds through KVCHAT_DATA_DIR."""
+    folder = tmp_path / "kvchat-data"
+    folder.mkdir()
+    monkeypatch.setenv("KVCHAT_DATA_DIR", str(folder))
+    return folder

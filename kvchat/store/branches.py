@@ -1,0 +1,137 @@
+"""The messages of a chat: appended, forked, shown in another version, deleted by turns.
+
+Messages never change. An edit is a fork from the parent of the edited message, a regeneration a fork
+whose tip is the question; what was there before stays, one `switch` away.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kvchat.store import tree
+from kvchat.store.base import Base, clean
+from kvchat.store.records import Attachment, Message, Role
+
+
+class Branches(Base):
+    """Every call raises StoreError `chat_gone`, or `message_gone` for a message not in the chat."""
+
+    def append(
+        self, chat: str, role: Role, content: str, attachments: Sequence[Attachment] = ()
+    ) -> Message:
+        """A message after the current branch's tip, which moves onto it.
+
+        A reply that was there already, in that place, shows what followed it (see `tree.settle`).
+        """
+        brought = tuple(replace(a, name=clean(a.name), text=clean(a.text)) for a in attachments)
+        with self._database.write() as connection:
+            branch, tip = tree.current_branch(connection, chat)
+            now = self._clock()
+            new = tree.insert(connection, chat, tip, role, clean(content), brought, now)
+            tree.move_tip(connection, branch, new.hash)
+            touch(connection, chat, now)
+            if role == "assistant":
+                tree.settle(connection, chat)
+            return new
+
+    def messages(self, chat: str) -> list[Message]:
+        """The current branch, oldest first."""
+        with self._database.read() as connection:
+            _, tip = tree.current_branch(connection, chat)
+            return tree.chain(connection, tip)
+
+    def fork(self, chat: str, parent: str | None) -> None:
+        """A branch whose tip is `parent` becomes the current one; None starts the chat anew."""
+        with self._database.write() as connection:
+            tree.current_branch(connection, chat)
+            if parent is not None:
+                tree.require(connection, chat, parent)
+            there = connection.execute(
+                "SELECT id FROM branches WHERE chat = ? AND tip IS ?", (chat, parent)
+            ).fetchone()
+            branch = there["id"] if there else tree.add_branch(connection, chat, parent)
+            tree.show_branch(connection, chat, branch)
+
+    def siblings(self, chat: str, message_hash: str) -> list[str]:
+        """The versions of a message in this chat, itself included, in the order they came about."""
+        with self._database.read() as connection:
+            row = tree.require(connection, chat, message_hash)
+            rows = connection.execute(
+                "SELECT m.hash FROM reached r JOIN messages m ON m.hash = r.message"
+                " WHERE r.chat = ? AND m.parent IS ? AND m.role = ? ORDER BY r.number",
+                (chat, row["parent"], row["role"]),
+            )
+            return [one["hash"] for one in rows]
+
+    def switch(self, chat: str, message_hash: str) -> None:
+        """Shows, of the branches that contain the message, the one with the newest tip."""
+        with self._database.write() as connection:
+            tree.require(connection, chat, message_hash)
+            branch = tree.newest_branch(connection, chat, message_hash)
+            assert branch is not None  # a chat reaches only what a branch of it contains
+            tree.show_branch(connection, chat, branch)
+
+    def delete_turn(self, chat: str, user_hash: str) -> None:
+        """Takes a user message and its replies out of every branch that contains it.
+
+        What came after is chained anew to what came before, and so gets new names; generations,
+        pins and ledger rows follow. A draft of a reply to the deleted message goes with it.
+        """
+        with self._database.write() as connection:
+            tree.require(connection, chat, user_hash, "user")
+            old = tree.descendants(connection, chat, user_hash)
+            renamed = _rechained(connection, chat, old)
+            for before, after in renamed.items():
+                connection.execute(
+                    "UPDATE branches SET tip = ? WHERE chat = ? AND tip = ?", (after, chat, before)
+                )
+            tree.settle(connection, chat)
+            tree.unreach(connection, chat)
+            tree.drop_unreached(connection, renamed)
+
+
+def touch(connection: sqlite3.Connection, chat: str, now: float) -> None:
+    """What is said in a chat brings it to the head of the list."""
+    connection.execute("UPDATE chats SET updated_at_s = ? WHERE id = ?", (now, chat))
+
+
+def _rechained(
+    connection: sqlite3.Connection, chat: str, old: Sequence[Message]
+) -> dict[str, str | None]:
+    """New names of the messages, once the first and its replies are gone.
+
+    A message that is gone maps to what stood before the first.
+    """
+    gone = {old[0].hash}
+    renamed = {old[0].hash: old[0].parent}
+    for one in old[1:]:
+        assert one.parent is not None
+        parent = renamed[one.parent]
+        if one.role == "assistant" and one.parent in gone:
+            gone.add(one.hash)
+            renamed[one.hash] = parent
+            continue
+        new = tree.insert(
+            connection, chat, parent, one.role, one.content, one.attachments, one.created_at_s
+        )
+        renamed[one.hash] = new.hash
+        _follow(connection, chat, one.hash, new.hash)
+    for name in gone:
+        connection.execute(
+            "DELETE FROM ledger_turns WHERE message = ?"
+            " AND entry IN (SELECT number FROM ledger WHERE chat = ?)",
+            (name, chat),
+        )
+    return renamed
+
+
+def _follow(connection: sqlite3.Connection, chat: str, before: str, after: str) -> None:
+    """What hangs under a message of a chat moves to its new name."""
+    for statement in (
+        "UPDATE generations SET message = ? WHERE message = ? AND chat = ?",
+        "UPDATE OR REPLACE pins SET message = ? WHERE message = ? AND chat = ?",
+        "UPDATE drafts SET user = ? WHERE user = ? AND chat = ?",
+        "UPDATE ledger_turns SET message = ? WHERE message = ?"
+        " AND entry IN (SELECT number FROM ledger WHERE chat = ?)",
+    ):
+        connection.execute(statement, (after, before, chat))

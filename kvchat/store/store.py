@@ -1,0 +1,49 @@
+"""The one object through which chats, documents, ledger and saved settings are kept on disk.
+
+One part a file, all over one database in the data folder. Knows no model, no cache and no screen.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kvchat.store.branches import Branches
+from kvchat.store.chats import Chats
+from kvchat.store.database import Database
+from kvchat.store.folder import DataFolder
+from kvchat.store.records import Attachment, Chat, Generation, LedgerEntry, Message
+
+__all__ = ["Attachment", "Chat", "Generation", "LedgerEntry", "Message", "Store"]
+
+
+class Store(Chats, Branches):
+    """Holds the data folder from its making until `close`. Thread-safe.
+
+    Raises StoreError: `locked`, `folder_too_new`, `folder_unusable`, `store_damaged`, and from any
+    write `store_full`.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self._folder = DataFolder(folder)
+        try:
+            super().__init__(Database(folder / "kvchat.sqlite3"), clock)
+        except BaseException:
+            self._folder.close()
+            raise
+
+    def close(self) -> None:
+        self._database.close()
+        self._folder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,8 +1,8 @@
 """A conversation without a model, for tests of the faces: it repeats the question, word by word.
 
-It keeps the contract of `kvchat.chat.conversations`: one answer is made at a time, a token is a word,
-reused tokens are the longest common beginning with anything it has read, what does not fit is left
-out as whole turns and stands in the ledger. Knows no tensor, no file and no network.
+It keeps the contract of `kvchat.chat.conversations`: one answer is made at a time, a token is a
+word, reused tokens are the longest common beginning with anything it has read, what does not fit is
+left out as whole turns and stands in the ledger. Knows no tensor, no file and no network.
 """
 
 import threading
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from kvchat.errors import DocumentError, KVChatError, RequestError
@@ -22,15 +23,37 @@ PNG = bytes.fromhex(
 )
 
 
-class TooLong(RequestError):
-    """Stands for a refusal by the planner: its sentence does not come from a wording file."""
+class _OwnWords(KVChatError):
+    """An error whose sentence does not come from a wording file, since it is not the product's."""
+
+    words: Mapping[str, tuple[str, str]]
 
     def message(self, lang: str = "en") -> str:
-        sentence = {"en": "The question has {tokens} tokens.", "ko": "질문이 {tokens}토큰입니다."}
-        return sentence[lang].format(**self.facts)
+        return self.words[lang][0].format(**self.facts)
 
     def remedy(self, lang: str = "en") -> str:
-        return {"en": "Make it shorter.", "ko": "질문을 줄여 주세요."}[lang]
+        return self.words[lang][1]
+
+
+class TooLong(_OwnWords, RequestError):
+    words = MappingProxyType({
+        "en": ("The question has {tokens} tokens.", "Make it shorter."),
+        "ko": ("질문이 {tokens}토큰입니다.", "질문을 줄여 주세요."),
+    })  # fmt: skip
+
+
+class NoSuchChat(_OwnWords, RequestError):
+    words = MappingProxyType({
+        "en": ("There is no chat {chat}.", "Choose another."),
+        "ko": ("{chat} 채팅이 없습니다.", "다른 채팅을 고르세요."),
+    })  # fmt: skip
+
+
+class NoSuchPage(_OwnWords, DocumentError):
+    words = MappingProxyType({
+        "en": ("There is no page {page}.", "Choose another."),
+        "ko": ("{page}쪽이 없습니다.", "다른 쪽을 고르세요."),
+    })  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -125,7 +148,10 @@ class Chat:
 
 
 class StandIn:
-    """`token_s`: seconds a word takes. `load_s`: how long the model seems to load. `context_tokens`: what fits."""
+    """`token_s`: seconds a word takes. `load_s`: how long the model seems to load.
+
+    `context_tokens`: how many words fit.
+    """
 
     def __init__(
         self,
@@ -210,9 +236,9 @@ class StandIn:
             "runtime_bytes": 2**28,
             "estimated": ["activations_bytes"],
             "kv": {
-                "device_bytes": sum(one["bytes"] for one in turns), "host_bytes": 0, "disk_bytes": 0,
-                "hot_window_bytes": 0, "slack_bytes": 0, "idle_bytes": 0,
-                "capacity_tokens": self.context_tokens,
+                "device_bytes": sum(one["bytes"] for one in turns),
+                "host_bytes": 0, "disk_bytes": 0, "hot_window_bytes": 0, "slack_bytes": 0,
+                "idle_bytes": 0, "capacity_tokens": self.context_tokens,
             },
             "spans": [{**one, "kind": "turn", "document": None} for one in turns],
             "turns": turns,
@@ -238,7 +264,7 @@ class StandIn:
 
     def _chat(self, chat: str) -> Chat:
         if chat not in self._chats:
-            raise RequestError("chat_unknown", chat=chat)
+            raise NoSuchChat("no_such_chat", chat=chat)
         return self._chats[chat]
 
     def chats(self, query: str = "") -> list[ChatRow]:
@@ -312,7 +338,7 @@ class StandIn:
     def page_image(self, document: str, page: int) -> bytes:
         rows = [d for c in self._chats.values() for d in c.documents if d.document == document]
         if not rows or not 1 <= page <= rows[0].num_pages:
-            raise DocumentError("no_such_page", document=document, page=page)
+            raise NoSuchPage("no_such_page", page=page)
         return PNG
 
     # Settings, /v1, the end
@@ -441,8 +467,10 @@ class StandIn:
         if not left_out:
             return _words([*system, *turns]), None
         arguments = {"turns": list(range(1, left_out + 1))}
-        taken = {"code": "truncate_turns", "arguments": arguments, "turns": arguments["turns"],
-                 "bytes_predicted": 0, "bytes_measured": 0, "reason": "context", "at_s": 0.0}  # fmt: skip
+        taken = {
+            "code": "truncate_turns", "arguments": arguments, "turns": arguments["turns"],
+            "bytes_predicted": 0, "bytes_measured": 0, "reason": "context", "at_s": 0.0,
+        }  # fmt: skip
         return _words([*system, *turns]), taken
 
 

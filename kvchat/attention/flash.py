@@ -1,0 +1,101 @@
+"""Attention by torch's own fused kernels over paged KV.
+
+Decode on a CPU reads the blocks where they lie: torch's flash kernel takes a run of blocks as a batch, returns
+each block's log-sum-exp, and the parts are merged by it (FlashDecoding's split). A prefill chunk gathers one
+layer's prefix once: one unmasked part over the prefix, one causal part over the chunk, merged the same way.
+Refuses softcap, sinks, and keys and values of different width: `backend.choose` sends those to the reference.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+
+from kvchat.attention.backend import LayerKV, Scoring
+from kvchat.attention.reference import attend_dense, visible
+
+_flash_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
+def attend_cpu(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
+    """See `backend.Attend`; any float dtype, on a CPU."""
+    if query.shape[2] == 1:
+        return _decode_cpu(query, kv, scoring.scale)
+    if kv.window is not None:
+        return _over_all(query, kv, scoring)
+    return _prefill_cpu(query, kv, scoring.scale)
+
+
+def _decode_cpu(query: Tensor, kv: LayerKV, scale: float) -> Tensor:
+    """One query token: its heads that share a KV head are taken as that head's queries, without a mask."""
+    kv_heads = kv.new[0].shape[0]
+    _, heads, _, dim = query.shape
+    packed = query.view(1, kv_heads, heads // kv_heads, dim)
+    outs: list[Tensor] = []
+    sums: list[Tensor] = []
+    for keys, values in kv.parts():
+        out, log_sum = _flash_cpu(
+            packed.expand(keys.shape[0], -1, -1, -1), keys, values, scale=scale
+        )
+        outs.append(out)
+        sums.append(log_sum)
+    if len(outs) == 1 and outs[0].shape[0] == 1:
+        return outs[0].reshape(1, 1, heads, dim)
+    weights = torch.softmax(torch.cat(sums), dim=0).unsqueeze(-1)  # [parts, kv_heads, ratio, 1]
+    merged = (torch.cat(outs) * weights.to(query.dtype)).sum(0)  # [kv_heads, ratio, dim]
+    return merged.reshape(1, 1, heads, dim)
+
+
+def _prefill_cpu(query: Tensor, kv: LayerKV, scale: float) -> Tensor:
+    _, heads, num_new, dim = query.shape
+    new_keys, new_values = kv.new
+    own, own_sum = _flash_cpu(
+        query, new_keys.unsqueeze(0), new_values.unsqueeze(0), is_causal=True, scale=scale
+    )
+    old_keys, old_values = kv.gathered()
+    if not old_keys.shape[1]:
+        return own.transpose(1, 2)
+    old, old_sum = _flash_cpu(query, old_keys.unsqueeze(0), old_values.unsqueeze(0), scale=scale)
+    share = torch.sigmoid(old_sum - own_sum).unsqueeze(-1).to(own.dtype)  # [1, heads, C, 1]
+    return torch.lerp(own, old, share).transpose(1, 2)
+
+
+def attend_sdpa(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
+    """See `backend.Attend`; any device. Gathers one layer, then calls the device's fused attention."""
+    return _over_all(query, kv, scoring)
+
+
+def _over_all(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
+    old_keys, old_values = kv.gathered()
+    new_keys, new_values = kv.new
+    keys = torch.cat([old_keys, new_keys], dim=1)
+    values = torch.cat([old_values, new_values], dim=1)
+    return attend_joined(query, keys, values, scoring, kv.window)
+
+
+def attend_joined(
+    query: Tensor, keys: Tensor, values: Tensor, scoring: Scoring, window: int | None
+) -> Tensor:
+    """Causal attention over one layer's KV in one piece; the queries are its last positions.
+
+    query [1, heads, C, D], keys [kv_heads, T, D], values [kv_heads, T, Dv] -> [1, C, heads, Dv].
+    A sliding chunk needs a mask of chunk × (window + chunk), never wider; otherwise the mask is torch's
+    lower-right bias, which the fused kernels of a GPU take without making a tensor of it.
+    """
+    if not scoring.is_plain:
+        return attend_dense(query, keys, values, scoring, window)
+    num_new, num_total = query.shape[2], keys.shape[1]
+    mask: Tensor | None = None
+    if window is not None and num_total > window:
+        mask = visible(num_new, num_total, window, query.device)
+    elif num_new > 1:
+        mask = causal_lower_right(num_new, num_total)
+    out = scaled_dot_product_attention(
+        query,
+        keys.unsqueeze(0),
+        values.unsqueeze(0),
+        attn_mask=mask,
+        scale=scoring.scale,
+        enable_gqa=query.shape[1] != keys.shape[0],
+    )
+    return out.transpose(1, 2)

@@ -1,0 +1,239 @@
+"""Where transformers' models meet our cache: one cache layer a paged layer, one attention function, one mask.
+
+A model calls `cache.update(k, v, layer, kwargs=kwargs)` with the forward's live keyword dict; the cache layer
+writes k and v into the hot window and leaves itself in that dict, and the attention function registered under
+our name finds it there. Masks are made by position in the backends, so the mask function returns None.
+The only place that touches transformers' cache and attention registries. Tried on transformers 5.24.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+
+from kvchat.attention.backend import Scoring, choose
+from kvchat.attention.flash import attend_joined
+from kvchat.errors import ModelError
+from kvchat.kvcache.sequence import Run, Sequence
+
+NAME = "kvchat"
+_KEY = "kvchat_kv"
+
+
+def register() -> None:
+    """Makes `attn_implementation="kvchat"` known to transformers. Safe to call again."""
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, _mask)
+
+
+def _mask(*_args: object, use_vmap: bool = False, **_kwargs: object) -> None:
+    """No mask tensor: the backends mask by position. A model with rules of its own is refused."""
+    if use_vmap:
+        raise ModelError("model_own_mask")
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention function. query [1, heads, C, D] -> ([1, C, heads, Dv], None)."""
+    if attention_mask is not None or kwargs.get("position_bias") is not None:
+        raise ModelError("model_own_mask")
+    scoring = Scoring(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux)
+    kv: PagedLayer | None = kwargs.get(_KEY)
+    if kv is None:
+        return attend_joined(query, key[0], value[0], scoring, sliding_window), None
+    if kv.window != sliding_window and sliding_window is not None:
+        raise ModelError("model_window_differs", expected=kv.window, found=sliding_window)
+    attend = choose(query.device, query, value.shape[-1], scoring)
+    return attend(query, kv, scoring), None
+
+
+class Forward:
+    """What the paged layers share during one forward: the sequence, its runs, one workspace a group."""
+
+    def __init__(self, sequence: Sequence) -> None:
+        self.sequence = sequence
+        self.runs: list[list[Run]] = []
+        self.hot_skip: list[int] = []
+        self._workspace: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def begin(self) -> None:
+        """After `sequence.reserve`: fixes what all layers of this forward read."""
+        sequence = self.sequence
+        self.runs = [sequence.runs(group) for group in range(len(sequence.hot))]
+        self.hot_skip = [
+            max(0, geometry.first_visible(sequence.num_cached) - sequence.start)
+            for geometry in sequence.pool.geometries
+        ]
+        self._workspace.clear()
+
+    def workspace(self, group: int, num_tokens: int) -> tuple[Tensor, Tensor]:
+        """Room for one layer's prefix, [kv_heads, tokens, dim], the same for each layer of the group."""
+        found = self._workspace.get(group)
+        if found is None:
+            geometry = self.sequence.pool.geometries[group]
+            device = self.sequence.pool.device
+            shape = (geometry.num_kv_heads, num_tokens)
+            found = (
+                torch.empty(*shape, geometry.key_dim, dtype=geometry.dtype, device=device),
+                torch.empty(*shape, geometry.value_dim, dtype=geometry.dtype, device=device),
+            )
+            self._workspace[group] = found
+        return found
+
+    def end(self) -> None:
+        """Lets go of the workspace and of the views into slabs."""
+        self.runs = []
+        self._workspace.clear()
+
+
+class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
+    """One layer's window into the pool; `backend.LayerKV` for attention, a cache layer for transformers.
+
+    `layer` counts within the group.
+    """
+
+    is_sliding = False
+
+    def __init__(self, forward: Forward, group: int, layer: int) -> None:
+        super().__init__()
+        self.forward, self.group, self.layer = forward, group, layer
+        self.window = forward.sequence.pool.geometries[group].window
+        self.is_sliding = self.window is not None
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_args: object, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Writes [1, kv_heads, C, dim] into the reserved places of the hot window."""
+        live = kwargs.get("kwargs")
+        if live is None:
+            raise ModelError("model_no_kwargs")
+        keys, values = self.new
+        keys.copy_(key_states[0])
+        values.copy_(value_states[0])
+        live[_KEY] = self
+        return key_states, value_states
+
+    @property
+    def new(self) -> tuple[Tensor, Tensor]:
+        sequence = self.forward.sequence
+        keys, values = sequence.hot_views(self.group, self.layer)
+        start = sequence.num_hot
+        return keys[:, start:], values[:, start:]
+
+    def parts(self) -> list[tuple[Tensor, Tensor]]:
+        found = [self._of_run(run) for run in self.forward.runs[self.group]]
+        keys, values = self.forward.sequence.hot_views(self.group, self.layer)
+        skip = self.forward.hot_skip[self.group]
+        found.append((keys[:, skip:].unsqueeze(0), values[:, skip:].unsqueeze(0)))
+        return found
+
+    def _of_run(self, run: Run) -> tuple[Tensor, Tensor]:
+        keys = run.storage.keys[self.layer][run.start : run.stop]
+        values = run.storage.values[self.layer][run.start : run.stop]
+        return (keys[:, :, run.skip :], values[:, :, run.skip :]) if run.skip else (keys, values)
+
+    def gathered(self) -> tuple[Tensor, Tensor]:
+        sequence = self.forward.sequence
+        runs = [self._of_run(run) for run in self.forward.runs[self.group]]
+        skip = self.forward.hot_skip[self.group]
+        stop = sequence.num_hot
+        hot_keys, hot_values = sequence.hot_views(self.group, self.layer)
+        total = sum(k.shape[0] * k.shape[2] for k, _ in runs) + stop - skip
+        to_keys, to_values = self.forward.workspace(self.group, total)
+        done = 0
+        for keys, values in runs:
+            num, _, width, _ = keys.shape
+            after = done + num * width
+            _unfold(to_keys[:, done:after], num, width).copy_(keys.transpose(0, 1))
+            _unfold(to_values[:, done:after], num, width).copy_(values.transpose(0, 1))
+            done = after
+        to_keys[:, done:] = hot_keys[:, skip:stop]
+        to_values[:, done:] = hot_values[:, skip:stop]
+        return to_keys, to_values
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """The pool allocates before the forward; nothing is left to do."""
+
+    def get_seq_length(self) -> int:
+        return self.forward.sequence.num_cached
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+def _unfold(part: Tensor, num: int, width: int) -> Tensor:
+    """[kv_heads, num * width, dim] -> [kv_heads, num, width, dim], a view."""
+    return part.unflatten(1, (num, width))
+
+
+class LibraryLayers:
+    """The layers of a model that stay the library's own (latent, recurrent, shared), and their undo."""
+
+    def __init__(self, layers: dict[int, Any]) -> None:
+        self.layers = layers
+
+    @property
+    def nbytes(self) -> int:
+        """What they hold on the device, each storage once."""
+        return sum(
+            {
+                t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
+                for t in self._tensors()
+            }.values()
+        )
+
+    def _tensors(self) -> list[Tensor]:
+        found: list[Tensor] = []
+        for layer in self.layers.values():
+            for value in vars(layer).values():
+                parts = value if isinstance(value, (list, tuple)) else [value]
+                found.extend(part for part in parts if isinstance(part, Tensor))
+        return found
+
+    def save(self) -> dict[int, dict[str, Any]]:
+        """What a step may change. Keys and values grow by concatenation, so their old tensors are kept as they
+        are; recurrent ones may be overwritten in place and are copied."""
+        return {
+            i: {k: v if k in ("keys", "values") else _kept(v) for k, v in vars(layer).items()}
+            for i, layer in self.layers.items()
+        }
+
+    def restore(self, saved: dict[int, dict[str, Any]]) -> None:
+        for i, layer in self.layers.items():
+            vars(layer).clear()
+            vars(layer).update(saved[i])
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_kept(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _kept(one) for key, one in value.items()}
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def make_cache(forward: Forward, config: PreTrainedConfig) -> tuple[Cache, LibraryLayers]:
+    """transformers' cache of a sequence: our layers where the pool serves, the library's own for the rest."""
+    layers: list[Any] = list(DynamicCache(config=config).layers)
+    own = dict(enumerate(layers))
+    for group, geometry in enumerate(forward.sequence.pool.geometries):
+        for within, layer in enumerate(geometry.layers):
+            layers[layer] = PagedLayer(forward, group, within)
+            own.pop(layer)
+    return Cache(layers=layers), LibraryLayers(own)

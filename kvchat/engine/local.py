@@ -1,0 +1,130 @@
+"""The model that runs here: one forward at a time over a sequence in the pool.
+
+A step either succeeds and is committed, or leaves everything as it was: nothing of it stays in the cache.
+Knows no sampling, no planner and no text.
+"""
+
+from collections.abc import Sequence as Ids
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kvchat.arch.spec import ModelSpec
+from kvchat.attention.hf_seam import Forward, LibraryLayers, make_cache
+from kvchat.kvcache.blocks import BLOCK_TOKENS
+from kvchat.kvcache.pool import Pool
+from kvchat.kvcache.sequence import Sequence
+
+
+class Text:
+    """One text that the model is reading or writing: its sequence and transformers' view of it."""
+
+    def __init__(self, sequence: Sequence, config: Any) -> None:
+        self.sequence = sequence
+        self.forward = Forward(sequence)
+        self.cache, self.library = make_cache(self.forward, config)
+
+    @property
+    def num_cached(self) -> int:
+        return self.sequence.num_cached
+
+
+class LocalModel:
+    """A transformers causal model whose cache is ours. Not shared between threads.
+
+    model: loaded with `attn_implementation="kvchat"`, on `pool.device`.
+    """
+
+    def __init__(self, model: nn.Module, spec: ModelSpec, pool: Pool) -> None:
+        self.model = model
+        self.spec = spec
+        self.pool = pool
+        paged = {layer for geometry in pool.geometries for layer in geometry.layers}
+        self.has_library_layers = len(paged) < len(spec.layers)
+        self._kept: Text | None = None
+
+    def open(self, token_ids: Ids[int], prefill_chunk: int) -> Text:
+        """A text that begins with what is still in the cache of these ids. Raises PoolFull.
+
+        Blocks can be shared and rolled back; the library's own layers can only go on where they stopped.
+        """
+        if self.has_library_layers:
+            return self._open_whole(token_ids, prefill_chunk)
+        sequence = Sequence.begin(self.pool, token_ids, BLOCK_TOKENS + prefill_chunk)
+        return Text(sequence, self._config)
+
+    def _open_whole(self, token_ids: Ids[int], prefill_chunk: int) -> Text:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            done = kept.sequence.token_ids
+            if len(done) < len(token_ids) and list(token_ids[: len(done)]) == done:
+                kept.sequence.resize_hot(BLOCK_TOKENS + prefill_chunk)
+                return kept
+            kept.sequence.close(keep_tail=False)
+        sequence = Sequence(self.pool)
+        sequence.resize_hot(BLOCK_TOKENS + prefill_chunk)
+        return Text(sequence, self._config)
+
+    def close(self, text: Text) -> None:
+        """The text is idle: what it holds may be reused, or dropped when memory is short."""
+        if self.has_library_layers:
+            self.drop_kept()
+            self._kept = text
+        else:
+            text.sequence.close()
+
+    def drop_kept(self) -> int:
+        """Lets go of the idle text of a model with layers of the library's own. Returns the bytes freed there."""
+        kept, self._kept = self._kept, None
+        if kept is None:
+            return 0
+        freed = kept.library.nbytes
+        kept.sequence.close(keep_tail=False)
+        return freed
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the library's own layers of the idle text hold."""
+        return self._kept.library.nbytes if self._kept is not None else 0
+
+    @property
+    def _config(self) -> Any:
+        return self.model.config
+
+    @torch.inference_mode()
+    def step(self, text: Text, token_ids: Ids[int]) -> Tensor:
+        """Feeds the ids and returns the logits after the last one, [vocab]. Undone whole if it fails.
+
+        Raises what the forward raises, and PoolFull; the caller releases memory outside its except block.
+        """
+        sequence = text.sequence
+        sequence.reserve(len(token_ids))
+        before = text.library.save() if self.has_library_layers else None
+        try:
+            logits = self._forward(text, token_ids)
+        except BaseException:
+            sequence.rollback()
+            if before is not None:
+                text.library.restore(before)
+            raise
+        finally:
+            text.forward.end()
+        sequence.commit(token_ids)
+        return logits
+
+    def _forward(self, text: Text, token_ids: Ids[int]) -> Tensor:
+        text.forward.begin()
+        device = self.pool.device
+        start = text.num_cached
+        ids = torch.tensor([token_ids], dtype=torch.long, device=device)
+        positions = torch.arange(start, start + len(token_ids), device=device).unsqueeze(0)
+        output = self.model(
+            input_ids=ids,
+            position_ids=positions,
+            cache=text.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: Tensor = output.logits[0, -1]
+        return logits

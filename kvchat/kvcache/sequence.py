@@ -1,0 +1,261 @@
+"""One text in the cache: its ids, its blocks, its hot window; and the transaction that extends it.
+
+reserve → the forward writes only into the hot window's reserved places → commit moves the lengths and seals
+what is full → or rollback, and nothing happened. Ranges are half-open; positions count from 0.
+
+      sealed blocks of 64                     hot window (capacity ≥ 64 + chunk)
+    |--------|--------| ... |--------|==== committed ====|++++ reserved ++++|........|
+    0        64                      start               num_cached         num_cached + num_new
+
+Knows no model and no planner. Not shared between threads.
+"""
+
+from collections.abc import Sequence as Ids
+
+from torch import Tensor
+
+from kvchat.kvcache.blocks import BLOCK_TOKENS, Block, Storage, chain_key
+from kvchat.kvcache.pool import Pool
+from kvchat.kvcache.prefix_index import IdleTail, Match
+
+
+class Run:
+    """Blocks that lie side by side in one slab: [start, stop), attended to in one call without gathering.
+
+    `skip` leading tokens of the first block are outside a sliding window.
+    """
+
+    __slots__ = ("skip", "start", "stop", "storage")
+
+    def __init__(self, storage: Storage, start: int, stop: int, skip: int) -> None:
+        self.storage, self.start, self.stop, self.skip = storage, start, stop, skip
+
+
+class Sequence:
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.token_ids: list[int] = []
+        self.keys: list[bytes] = []
+        self.tables: list[list[Block | None]] = [[] for _ in pool.geometries]
+        self.hot: list[Storage] = []
+        self.num_new = 0
+        self._reserved: list[list[Block]] = []
+        self._runs: dict[tuple[int, int], list[Run]] = {}
+
+    # --- lengths -----------------------------------------------------------------------------------
+
+    @property
+    def num_cached(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def start(self) -> int:
+        """Where the hot window begins."""
+        return len(self.keys) * BLOCK_TOKENS
+
+    @property
+    def num_hot(self) -> int:
+        """Committed tokens in the hot window."""
+        return self.num_cached - self.start
+
+    # --- beginning and end -------------------------------------------------------------------------
+
+    @classmethod
+    def begin(cls, pool: Pool, token_ids: Ids[int], capacity: int) -> "Sequence":
+        """A sequence that holds as much of the ids' prefix as the pool still has. Raises PoolFull.
+
+        `capacity`: tokens of the hot window, at least 64 + the prefill chunk.
+        """
+        sequence = cls(pool)
+        match = pool.index.match(token_ids)
+        for table, blocks in zip(sequence.tables, match.blocks, strict=True):
+            for block in blocks:
+                if block is not None:
+                    pool.hold(block)
+                table.append(block)
+        sequence.keys = list(match.keys)
+        sequence.token_ids = list(token_ids[: len(match.keys) * BLOCK_TOKENS])
+        try:
+            sequence.resize_hot(capacity)
+        except BaseException:
+            sequence.close(keep_tail=False)
+            raise
+        sequence._take_tail(match, token_ids)
+        return sequence
+
+    def _take_tail(self, match: Match, token_ids: Ids[int]) -> None:
+        """Copies the partly matching newest tokens into the own hot window; a tail used up is let go."""
+        num = match.tail_tokens
+        if not num or match.tail is None:
+            return
+        for group in range(len(self.pool.geometries)):
+            if isinstance(match.tail, IdleTail):
+                source, unit = match.tail.storages[group], 0
+            else:
+                block = match.tail[group]
+                source, unit = block.slab.storage, block.index
+            _copy_tokens(source, unit, 0, self.hot[group], 0, 0, num)
+        self.token_ids.extend(token_ids[self.start : self.start + num])
+        if isinstance(match.tail, IdleTail) and num == len(match.tail.token_ids):
+            self.pool.drop_tail(match.tail)
+
+    def resize_hot(self, capacity: int) -> None:
+        """Gives the hot window room for `capacity` tokens, keeping what is committed. Raises PoolFull."""
+        capacity = max(capacity, self.num_hot)
+        if self.hot and self.hot[0].num_tokens == capacity:
+            return
+        made: list[Storage] = []
+        try:
+            for group in range(len(self.pool.geometries)):
+                made.append(self.pool.new_hot(group, capacity))
+        except BaseException:
+            for storage in made:
+                self.pool.free_hot(storage)
+            raise
+        for old, new in zip(self.hot, made, strict=False):
+            _copy_tokens(old, 0, 0, new, 0, 0, self.num_hot)
+            self.pool.free_hot(old)
+        self.hot = made
+
+    def close(self, *, keep_tail: bool = True) -> None:
+        """Lets the blocks go idle. With `keep_tail` the newest tokens stay findable, in a small hot window."""
+        self.rollback()
+        for table in self.tables:
+            for block in reversed(table):
+                if block is not None:
+                    self.pool.release(block)
+            table.clear()
+        if keep_tail and self.num_hot and self.hot:
+            self._keep_tail()
+        for storage in self.hot:
+            self.pool.free_hot(storage)
+        self.hot = []
+        self._runs.clear()
+
+    def _keep_tail(self) -> None:
+        self.resize_hot(self.num_hot)
+        parent = self.keys[-1] if self.keys else self.pool.index.root
+        tail = IdleTail(parent, self.start, tuple(self.token_ids[self.start :]), tuple(self.hot))
+        self.hot = []
+        self.pool.keep_tail(tail)
+
+    # --- the transaction ---------------------------------------------------------------------------
+
+    def reserve(self, num_new: int) -> None:
+        """Makes room for the next forward, for all groups or for none. Raises PoolFull."""
+        assert not self._reserved and not self.num_new, "a forward is already under way"
+        needed = self.num_hot + num_new
+        if not self.hot or needed > self.hot[0].num_tokens:
+            self.resize_hot(needed)
+        try:
+            for group, table in enumerate(self.tables):
+                after = table[-1] if table else None
+                self._reserved.append(self.pool.reserve(group, needed // BLOCK_TOKENS, after))
+        except BaseException:
+            self.rollback()
+            raise
+        self.num_new = num_new
+
+    def rollback(self) -> None:
+        for blocks in self._reserved:
+            for block in blocks:
+                self.pool.release(block)
+        self._reserved = []
+        self.num_new = 0
+
+    def commit(self, new_ids: Ids[int]) -> None:
+        """The forward succeeded: the new tokens are in the cache, and full blocks are sealed."""
+        assert len(new_ids) == self.num_new
+        total = self.num_hot + self.num_new
+        reserved, self._reserved, self.num_new = self._reserved, [], 0
+        self.token_ids.extend(new_ids)
+        num_full = total // BLOCK_TOKENS
+        first = self.start
+        for i in range(num_full):
+            piece = tuple(self.token_ids[first + i * BLOCK_TOKENS : first + (i + 1) * BLOCK_TOKENS])
+            self._seal(piece, [blocks[i] for blocks in reserved], i * BLOCK_TOKENS)
+        if num_full:
+            self._shift_hot(num_full * BLOCK_TOKENS, total - num_full * BLOCK_TOKENS)
+            self._leave_windows()
+            self._runs.clear()
+
+    def _seal(self, piece: tuple[int, ...], blocks: list[Block], hot_start: int) -> None:
+        parent = self.keys[-1] if self.keys else self.pool.index.root
+        key = chain_key(parent, piece)
+        for group, block in enumerate(blocks):
+            twin = self.pool.index.find(key, group, piece)
+            if twin is not None:
+                self.pool.release(block)
+                self.pool.hold(twin)
+                self.tables[group].append(twin)
+                continue
+            _copy_tokens(
+                self.hot[group], 0, hot_start, block.slab.storage, block.index, 0, BLOCK_TOKENS
+            )
+            self.pool.seal(block, key, parent, piece, len(self.keys))
+            self.tables[group].append(block)
+        self.keys.append(key)
+
+    def _shift_hot(self, num_sealed: int, num_left: int) -> None:
+        for storage in self.hot:
+            for part in (*storage.keys, *storage.values):
+                if num_left:
+                    part[:, :, :num_left] = part[:, :, num_sealed : num_sealed + num_left].clone()
+
+    def _leave_windows(self) -> None:
+        """Lets go of a sliding layer's blocks that no later query sees; they stay findable while idle."""
+        for geometry, table in zip(self.pool.geometries, self.tables, strict=True):
+            first = geometry.first_visible(self.num_cached) // BLOCK_TOKENS
+            for i in range(first - 1, -1, -1):
+                block = table[i]
+                if block is None:
+                    break
+                self.pool.release(block)
+                table[i] = None
+
+    # --- what attention reads ------------------------------------------------------------------------
+
+    def runs(self, group: int) -> list[Run]:
+        """The sealed blocks that the first new query of `group` sees, as runs that lie side by side."""
+        geometry = self.pool.geometries[group]
+        first = geometry.first_visible(self.num_cached)
+        skip = first % BLOCK_TOKENS if first < self.start else 0
+        known = self._runs.get((group, skip))
+        if known is not None:
+            return known
+        runs: list[Run] = []
+        last: Block | None = None
+        for block in self.tables[group][first // BLOCK_TOKENS :]:
+            assert block is not None
+            if (
+                last is not None
+                and block.slab is last.slab
+                and block.index == last.index + 1
+                and not runs[-1].skip
+            ):
+                runs[-1].stop += 1
+            else:
+                runs.append(Run(block.slab.storage, block.index, block.index + 1, skip))
+                skip = 0
+            last = block
+        self._runs = {k: v for k, v in self._runs.items() if k[0] != group}
+        self._runs[group, first % BLOCK_TOKENS if first < self.start else 0] = runs
+        return runs
+
+    def hot_views(self, group: int, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the hot window, committed and reserved: [kv_heads, num_hot + num_new, dim]."""
+        stop = self.num_hot + self.num_new
+        storage = self.hot[group]
+        return storage.keys[layer][0, :, :stop], storage.values[layer][0, :, :stop]
+
+
+def _copy_tokens(
+    source: Storage, unit: int, start: int, target: Storage, to_unit: int, to_start: int, num: int
+) -> None:
+    """Copies `num` tokens of all layers from one storage into another. No-op for none."""
+    if not num:
+        return
+    for old, new in zip(
+        (*source.keys, *source.values), (*target.keys, *target.values), strict=True
+    ):
+        new[to_unit, :, to_start : to_start + num] = old[unit, :, start : start + num]

@@ -1,6 +1,7 @@
-"""Tiny random models and a small real tokenizer: whatever must run on any machine in a second is tried on these.
+"""Tiny random models and a small real tokenizer, to try everything on in a second.
 
-The models are untrained: their words mean nothing, their arithmetic is the library's own. Nothing is downloaded.
+The models are untrained: their words mean nothing, their arithmetic is the library's own. Nothing
+is downloaded.
 """
 
 from functools import cache
@@ -18,7 +19,8 @@ from transformers import (
 )
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -95,7 +97,7 @@ def tiny_config(kind: str, **changes: Any) -> PreTrainedConfig:
 def tiny_model(
     kind: str, seed: int = 0, **changes: Any
 ) -> tuple[PreTrainedConfig, PreTrainedModel]:
-    """A random model in fp32 on the CPU, the same for the same seed. torch's own random state is left alone."""
+    """A random model in fp32 on the CPU, the same for the same seed; torch's own is left alone."""
     config = tiny_config(kind, **changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,0 +1,56 @@
+"""The events of one answer, brought from their blocking iterator into the event loop.
+
+A thread of its own for each answer, since it may wait long for its turn on the device, and the
+threads that others borrow must not run out. Whoever stops reading stops the answer (case C28).
+"""
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+from kvchat.errors import RequestError
+
+if TYPE_CHECKING:  # at run time that module brings torch along, and the page must answer before it
+    from kvchat.chat.conversations import LiveAnswer
+
+Event = dict[str, Any]
+_ENDS = ("done", "failed")
+
+
+class Tail:
+    """Reads an answer up to its `done` or `failed`; `leave` before that stops it."""
+
+    def __init__(self, answer: "LiveAnswer") -> None:
+        self.answer = answer
+        self._loop = asyncio.get_running_loop()
+        self._arrived: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._ended = False
+        threading.Thread(target=self._pump, daemon=True, name="kvchat-api-answer").start()
+
+    async def next(self) -> Event:
+        """The next event; not to be called after the end. Nothing is lost if the wait is cancelled.
+
+        Raises RequestError if the events broke off, which is an error of ours.
+        """
+        event = await self._arrived.get()
+        self._ended = event is None or event["type"] in _ENDS
+        if event is None:
+            raise RequestError("api_internal")
+        return event
+
+    def leave(self) -> None:
+        if not self._ended:
+            self.answer.stop()
+
+    def _pump(self) -> None:
+        try:
+            for event in self.answer.events():
+                self._hand_over(event)
+        finally:  # also where reading the events failed: the reader must not wait for ever
+            self._hand_over(None)
+
+    def _hand_over(self, event: Event | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._arrived.put_nowait, event)
+        except RuntimeError:  # the loop is closed: the program ends
+            self.answer.stop()

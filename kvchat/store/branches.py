@@ -1,6 +1,6 @@
 """The messages of a chat: appended, forked, shown in another version, deleted by turns.
 
-Messages never change. An edit is a fork from the parent of the edited message, a regeneration a fork
+Messages never change. An edit is a fork from the edited message's parent, a regeneration a fork
 whose tip is the question; what was there before stays, one `switch` away.
 """
 

@@ -100,6 +100,8 @@ CREATE TABLE drafts (
     user TEXT NOT NULL,
     model TEXT NOT NULL,
     started_at_s REAL NOT NULL,
+    num_characters INTEGER NOT NULL,    -- written down so far
+    num_ids INTEGER NOT NULL,
     FOREIGN KEY (chat, user) REFERENCES reached (chat, message) ON DELETE CASCADE
 );
 CREATE TABLE draft_pieces (

@@ -12,13 +12,37 @@ from typing import Self
 from kvchat.store.branches import Branches
 from kvchat.store.chats import Chats
 from kvchat.store.database import Database
+from kvchat.store.documents import Documents
 from kvchat.store.folder import DataFolder
-from kvchat.store.records import Attachment, Chat, Generation, LedgerEntry, Message
+from kvchat.store.ledger import Ledger
+from kvchat.store.records import (
+    Attachment,
+    Chat,
+    ChatDocument,
+    Document,
+    DocumentPage,
+    Generation,
+    LedgerEntry,
+    Message,
+)
+from kvchat.store.replies import Replies
+from kvchat.store.saved import SavedSettings
+from kvchat.store.verify import Verified
 
-__all__ = ["Attachment", "Chat", "Generation", "LedgerEntry", "Message", "Store"]
+__all__ = [
+    "Attachment",
+    "Chat",
+    "ChatDocument",
+    "Document",
+    "DocumentPage",
+    "Generation",
+    "LedgerEntry",
+    "Message",
+    "Store",
+]
 
 
-class Store(Chats, Branches):
+class Store(Chats, Branches, Replies, Documents, Ledger, SavedSettings, Verified):
     """Holds the data folder from its making until `close`. Thread-safe.
 
     Raises StoreError: `locked`, `folder_too_new`, `folder_unusable`, `store_damaged`, and from any
@@ -31,6 +55,11 @@ class Store(Chats, Branches):
             super().__init__(Database(folder / "kvchat.sqlite3"), clock)
         except BaseException:
             self._folder.close()
+            raise
+        try:
+            self._conclude_interrupted()
+        except BaseException:
+            self.close()
             raise
 
     def close(self) -> None:

@@ -1,0 +1,96 @@
+"""The ledger: what was done to which turns, and why. Entries are added and read, never changed."""
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvchat.store import tree
+from kvchat.store.base import Base
+from kvchat.store.records import LedgerEntry
+
+
+class Ledger(Base):
+    def add_ledger(
+        self,
+        chat: str | None,
+        code: str,
+        arguments: Mapping[str, Any],
+        turns: Sequence[str] = (),
+        *,
+        bytes_predicted: int = 0,
+        bytes_measured: int | None = None,
+        reason: str = "",
+        at_s: float | None = None,
+    ) -> LedgerEntry:
+        """`turns` are user message hashes; those that the chat no longer has are left out.
+
+        Raises StoreError `chat_gone`.
+        """
+        at_s = self._clock() if at_s is None else at_s
+        with self._database.write() as connection:
+            if chat is not None:
+                tree.current_branch(connection, chat)
+            written = (chat, at_s, code, json.dumps(dict(arguments)))
+            number = connection.execute(
+                "INSERT INTO ledger (chat, at_s, code, arguments, bytes_predicted, bytes_measured,"
+                " reason) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (*written, bytes_predicted, bytes_measured, reason),
+            ).lastrowid
+            connection.executemany(
+                "INSERT INTO ledger_turns SELECT :entry, :place, :turn WHERE :chat IS NULL"
+                " OR EXISTS (SELECT 1 FROM reached WHERE chat = :chat AND message = :turn)",
+                [
+                    {"entry": number, "place": place, "turn": turn, "chat": chat}
+                    for place, turn in enumerate(turns)
+                ],
+            )
+            return _entries(connection, "number = ?", (number,))[0]
+
+    def ledger(self, chat: str | None, since_number: int = 0) -> list[LedgerEntry]:
+        """The entries after that number, oldest first: a chat's, or everyone's for None."""
+        where, values = ("chat = ?", (chat,)) if chat is not None else ("TRUE", ())
+        with self._database.read() as connection:
+            return _entries(connection, f"{where} AND number > ?", (*values, since_number))
+
+    def pin(self, chat: str, user_hash: str) -> None:
+        """A pinned turn is never left out. Raises StoreError as `Branches` does."""
+        with self._database.write() as connection:
+            tree.require(connection, chat, user_hash, "user")
+            connection.execute("INSERT OR IGNORE INTO pins VALUES (?, ?)", (chat, user_hash))
+
+    def unpin(self, chat: str, user_hash: str) -> None:
+        with self._database.write() as connection:
+            connection.execute("DELETE FROM pins WHERE chat = ? AND message = ?", (chat, user_hash))
+
+    def pins(self, chat: str) -> frozenset[str]:
+        with self._database.read() as connection:
+            rows = connection.execute("SELECT message FROM pins WHERE chat = ?", (chat,))
+            return frozenset(row["message"] for row in rows)
+
+
+def _entries(
+    connection: sqlite3.Connection, where: str, values: Sequence[object]
+) -> list[LedgerEntry]:
+    turns: dict[int, list[str]] = {}
+    for row in connection.execute(
+        "SELECT t.entry, t.message FROM ledger l JOIN ledger_turns t ON t.entry = l.number"
+        f" WHERE {where} ORDER BY t.entry, t.place",
+        values,
+    ):
+        turns.setdefault(row["entry"], []).append(row["message"])
+    rows = connection.execute(f"SELECT * FROM ledger WHERE {where} ORDER BY number", values)
+    return [
+        LedgerEntry(
+            number=row["number"],
+            chat=row["chat"],
+            at_s=row["at_s"],
+            code=row["code"],
+            arguments=json.loads(row["arguments"]),
+            turns=tuple(turns.get(row["number"], ())),
+            bytes_predicted=row["bytes_predicted"],
+            bytes_measured=row["bytes_measured"],
+            reason=row["reason"],
+        )
+        for row in rows
+    ]

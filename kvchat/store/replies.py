@@ -1,0 +1,176 @@
+"""Replies: a draft while the words come, then a message with its generation.
+
+A draft is written down token by token, one small row each, so that the end of the program at any
+moment loses at most the token in flight. What is half-made at the next opening becomes a reply
+with the stop reason `interrupted`.
+"""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from struct import pack, unpack
+
+from kvchat.errors import StoreError
+from kvchat.store import tree
+from kvchat.store.base import Base, clean
+from kvchat.store.branches import touch
+from kvchat.store.records import Generation, Message
+
+
+class Replies(Base):
+    def add_generation(self, chat: str, generation: Generation) -> None:
+        """Hangs figures under a reply of the chat; the newest ones count."""
+        with self._database.write() as connection:
+            tree.require(connection, chat, generation.message, "assistant")
+            _add_generation(connection, chat, generation)
+
+    def generation(self, message_hash: str, chat: str | None = None) -> Generation | None:
+        """The newest under that reply, in this chat or, for None, in whichever made it last."""
+        with self._database.read() as connection:
+            row = connection.execute(
+                "SELECT * FROM generations WHERE message = :message"
+                " AND (:chat IS NULL OR chat = :chat) ORDER BY number DESC LIMIT 1",
+                {"message": message_hash, "chat": chat},
+            ).fetchone()
+            return _generation(row) if row else None
+
+    def start_draft(self, chat: str, user_hash: str, model: str = "") -> None:
+        """A reply to that message begins. An earlier draft of the chat is concluded first."""
+        with self._database.write() as connection:
+            tree.require(connection, chat, user_hash, "user")
+            _interrupt(connection, chat, self._clock())
+            connection.execute(
+                "INSERT INTO drafts VALUES (?, ?, ?, ?, 0, 0)",
+                (chat, user_hash, model, self._clock()),
+            )
+
+    def write_draft(self, chat: str, text: str, ids: Sequence[int]) -> None:
+        """The whole reply so far, which only grows; what is new since the last call is written.
+
+        Raises StoreError where there is no draft (any more). Not synced: see `Database.write`.
+        """
+        with self._database.write(synced=False) as connection:
+            draft = connection.execute("SELECT * FROM drafts WHERE chat = ?", (chat,)).fetchone()
+            if draft is None:
+                tree.current_branch(connection, chat)
+                raise StoreError("message_gone")
+            new = clean(text[draft["num_characters"] :]), _packed(ids[draft["num_ids"] :])
+            connection.execute(
+                "INSERT INTO draft_pieces SELECT :chat, coalesce(max(place), 0) + 1, :text, :ids"
+                " FROM draft_pieces WHERE chat = :chat",
+                {"chat": chat, "text": new[0], "ids": new[1]},
+            )
+            connection.execute(
+                "UPDATE drafts SET num_characters = ?, num_ids = ? WHERE chat = ?",
+                (len(text), len(ids), chat),
+            )
+
+    def finish_draft(
+        self, chat: str, content: str, generation: Generation | None = None
+    ) -> Message | None:
+        """The draft becomes a reply and its generation, whose `message` is filled in here.
+
+        The reply stands under the message that it answers, whichever branch is shown by now.
+        None where there is no text to keep, or no draft (the message was deleted).
+        """
+        with self._database.write() as connection:
+            draft = connection.execute("SELECT user FROM drafts WHERE chat = ?", (chat,)).fetchone()
+            if draft is None:
+                tree.current_branch(connection, chat)
+                return None
+            now = self._clock()
+            return _conclude(connection, chat, draft["user"], clean(content), generation, now)
+
+    def _conclude_interrupted(self) -> None:
+        """At the opening: the drafts of a program that ended become replies, empty forks go."""
+        with self._database.write() as connection:
+            for (chat,) in connection.execute(
+                "SELECT chat FROM drafts"
+                " UNION SELECT chat FROM branches GROUP BY chat HAVING count(*) > 1"
+            ).fetchall():
+                _interrupt(connection, chat, self._clock())
+                tree.settle(connection, chat)
+
+
+def _conclude(
+    connection: sqlite3.Connection,
+    chat: str,
+    user: str,
+    content: str,
+    generation: Generation | None,
+    now: float,
+) -> Message | None:
+    connection.execute("DELETE FROM drafts WHERE chat = ?", (chat,))
+    reply = None
+    if content.strip():
+        reply = tree.insert(connection, chat, user, "assistant", content, (), now)
+        _advance(connection, chat, user, reply.hash)
+        if generation:
+            _add_generation(connection, chat, replace(generation, message=reply.hash))
+        touch(connection, chat, now)
+    tree.settle(connection, chat)
+    return reply
+
+
+def _advance(connection: sqlite3.Connection, chat: str, user: str, reply: str) -> None:
+    """The branch that waits for the reply moves on to it: the current, another, or a new one."""
+    current, _ = tree.current_branch(connection, chat)
+    waiting = connection.execute(
+        "SELECT id FROM branches WHERE chat = ? AND tip = ? ORDER BY id = ? DESC, id LIMIT 1",
+        (chat, user, current),
+    ).fetchone()
+    if waiting:
+        tree.move_tip(connection, waiting["id"], reply)
+    else:
+        tree.add_branch(connection, chat, reply)
+
+
+def _interrupt(connection: sqlite3.Connection, chat: str, now: float) -> None:
+    draft = connection.execute("SELECT * FROM drafts WHERE chat = ?", (chat,)).fetchone()
+    if draft is None:
+        return
+    pieces = connection.execute(
+        "SELECT text, ids FROM draft_pieces WHERE chat = ? ORDER BY place", (chat,)
+    ).fetchall()
+    ids = _unpacked(b"".join(piece["ids"] for piece in pieces))
+    text = "".join(piece["text"] for piece in pieces)
+    generation = Generation("", ids, "interrupted", {}, [], draft["model"], now)
+    _conclude(connection, chat, draft["user"], text, generation, now)
+
+
+def _add_generation(connection: sqlite3.Connection, chat: str, generation: Generation) -> None:
+    connection.execute(
+        "INSERT INTO generations (chat, message, sampled_ids, stop_reason, figures, citations,"
+        " model, created_at_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            chat,
+            generation.message,
+            _packed(generation.sampled_ids),
+            generation.stop_reason,
+            json.dumps(generation.figures),
+            json.dumps(generation.citations),
+            generation.model,
+            generation.created_at_s,
+        ),
+    )
+
+
+def _generation(row: sqlite3.Row) -> Generation:
+    return Generation(
+        message=row["message"],
+        sampled_ids=_unpacked(row["sampled_ids"]),
+        stop_reason=row["stop_reason"],
+        figures=json.loads(row["figures"]),
+        citations=json.loads(row["citations"]),
+        model=row["model"],
+        created_at_s=row["created_at_s"],
+    )
+
+
+def _packed(ids: Sequence[int]) -> bytes:
+    return pack(f"<{len(ids)}I", *ids)
+
+
+def _unpacked(packed: bytes) -> tuple[int, ...]:
+    return unpack(f"<{len(packed) // 4}I", packed)

@@ -460,10 +460,13 @@ class StandIn:
         system = [one for one in messages if one["role"] == "system"]
         turns = [one for one in messages if one["role"] != "system"]
         left_out = 0
-        while len(_words([*system, *turns])) > self.context_tokens:
-            if len(turns) < 3:
+        num_words = len(_words([*system, *turns]))
+        while num_words > self.context_tokens:
+            if len(turns) < 2 * left_out + 3:
                 return None, None
-            turns, left_out = turns[2:], left_out + 1
+            num_words -= len(_words(turns[2 * left_out : 2 * left_out + 2]))
+            left_out += 1
+        turns = turns[2 * left_out :]
         if not left_out:
             return _words([*system, *turns]), None
         arguments = {"turns": list(range(1, left_out + 1))}

@@ -1,0 +1,250 @@
+"""A page's characters in the order in which a person reads them.
+
+PDFium gives characters in the order of the file, and on some pages goes line by line across
+columns. Where boxes show columns of prose that were interleaved, the page is put together again,
+column by column; every other page keeps PDFium's order. Pure geometry; knows no PDF.
+
+Columns are found by a cut at a gutter, then within both sides again (recursive X-Y cut: Nagy and
+Seth 1984). What crosses a gutter (a headline) divides a page into bands.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+Box = tuple[float, float, float, float]
+"""left, bottom, right, top in points, y upwards, as the page is seen."""
+
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]+")
+_NARROW = "fijlrtI"
+
+MOST_CHARACTERS = 60_000
+"""Pages with more are left as they come: a drawing's labels, or an attack."""
+
+
+class Piece(NamedTuple):
+    """Characters of one line with no gap as wide as a gutter between them."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+    text: str
+
+    @property
+    def middle(self) -> float:
+        return (self.bottom + self.top) / 2
+
+
+def in_reading_order(text: str, boxes: Sequence[Box]) -> str:
+    """`text` with lost blanks restored and columns unravelled; `boxes[i]` is `text[i]`'s box."""
+    heights = [top - bottom for _, bottom, _, top in boxes if top > bottom]
+    if not heights or len(text) > MOST_CHARACTERS:
+        return text
+    size = median(heights)
+    pieces, blanks = _pieces(text, boxes, size)
+    plain = _with_blanks(text, 0, len(text), blanks)
+    if _num_right_to_left(text) > len(text) / 5:
+        return plain
+    ordered, has_columns = _ordered(pieces, size)
+    if not has_columns or not _was_interleaved(pieces, ordered):
+        return plain
+    return "\n".join(_lines(ordered, size))
+
+
+class _Line:
+    """The piece that is growing: text[start:stop] and its box."""
+
+    __slots__ = ("bottom", "height", "left", "right", "start", "stop", "top")
+
+    def __init__(self, at: int, box: Box) -> None:
+        self.start, self.stop = at, at + 1
+        self.left, self.bottom, self.right, self.top = box
+        self.height = self.top - self.bottom
+
+    def grow(self, at: int, box: Box) -> None:
+        _, bottom, self.right, top = box
+        self.stop, self.height = at + 1, top - bottom
+        if bottom < self.bottom:
+            self.bottom = bottom
+        if top > self.top:
+            self.top = top
+
+
+def _pieces(text: str, boxes: Sequence[Box], size: float) -> tuple[list[Piece], list[int]]:
+    """The pieces that the text is made of, and the places where a blank was lost between words."""
+    pieces: list[Piece] = []
+    blanks: list[int] = []
+    line: _Line | None = None
+
+    def close() -> None:
+        if line is not None:
+            words = _with_blanks(text, line.start, line.stop, blanks)
+            pieces.append(Piece(line.left, line.bottom, line.right, line.top, words))
+
+    for at, (char, box) in enumerate(zip(text, boxes, strict=True)):
+        left, bottom, _, top = box
+        if char == " " or top <= bottom:
+            if char in "\r\n":
+                close()
+                line = None
+            continue
+        if line is not None and bottom < line.top and top > line.bottom:
+            gap = left - line.right
+            if -4 * size <= gap <= 1.5 * size:
+                scale = max(size, min(line.height, top - bottom))
+                if gap > 0.55 * scale and line.stop == at and _part_words(text, at, gap / scale):
+                    blanks.append(at)
+                line.grow(at, box)
+                continue
+        close()
+        line = _Line(at, box)
+    close()
+    return pieces, blanks
+
+
+def _with_blanks(text: str, start: int, stop: int, blanks: list[int]) -> str:
+    inside = [at for at in blanks if start < at < stop]
+    edges = [start, *inside, stop]
+    return " ".join(text[a:b] for a, b in pairwise(edges))
+
+
+def _part_words(text: str, at: int, gap: float) -> bool:
+    """Whether a gap before text[at], in heights of a letter, is a blank that was not written.
+
+    Latin letters only, and a wider gap by narrow ones: those stand apart in a typewriter face.
+    """
+    pair = text[at - 1 : at + 1]
+    if not (pair.isascii() and pair.isalpha()):
+        return False
+    return gap > 0.85 or not (pair[0] in _NARROW or pair[1] in _NARROW)
+
+
+def _num_right_to_left(text: str) -> int:
+    return 0 if text.isascii() else sum(map(len, _RIGHT_TO_LEFT.findall(text)))
+
+
+def _ordered(pieces: list[Piece], size: float) -> tuple[list[list[Piece]], bool]:
+    """Groups of pieces in reading order, and whether columns were found among them."""
+    for gutter in _gutters(pieces, size):
+        spanning = sorted(
+            (p for p in pieces if p.left < gutter < p.right), key=lambda p: p.middle, reverse=True
+        )
+        bands = _bands(pieces, spanning, gutter)
+        if any(_are_columns(left, right) for left, right in bands):
+            return _ordered_bands(bands, spanning, size), True
+    return [pieces], False
+
+
+def _gutters(pieces: list[Piece], size: float) -> list[float]:
+    """Middles of the vertical strips that few pieces cross, the emptiest and widest first."""
+    if len(pieces) < 8:
+        return []
+    start = int(min(p.left for p in pieces))
+    width = int(max(p.right for p in pieces)) - start + 1
+    steps = [0.0] * (width + 1)
+    for piece in pieces:
+        height = piece.top - piece.bottom
+        steps[int(piece.left) - start] += height
+        steps[min(int(piece.right) - start + 1, width)] -= height
+    covered, total = [], 0.0
+    for step in steps[:width]:
+        total += step
+        covered.append(total)
+    peak = max(covered)
+    found: list[tuple[float, int, float]] = []
+    begin = None
+    for x in range(width + 1):
+        if x < width and covered[x] <= peak / 2:
+            begin = x if begin is None else begin
+        elif begin is not None:
+            found += _emptiest(covered, begin, x, start, size)
+            begin = None
+    return [middle for _, _, middle in sorted(found)[:4]]
+
+
+def _emptiest(
+    covered: list[float], begin: int, stop: int, start: int, size: float
+) -> list[tuple[float, int, float]]:
+    """(cover, -width, middle) of the emptiest strip in [begin, stop), if it is wide enough."""
+    least = min(covered[begin:stop])
+    inside = [x for x in range(begin, stop) if covered[x] <= least + max(covered) / 10]
+    longest, run = (inside[0], inside[0]), inside[0]
+    for a, b in zip(inside, [*inside[1:], inside[-1] + 2], strict=True):
+        if b != a + 1:
+            longest = max(longest, (run, a), key=lambda pair: pair[1] - pair[0])
+            run = b
+    width = longest[1] - longest[0] + 1
+    if width < size:
+        return []
+    return [(least, -width, start + (longest[0] + longest[1] + 1) / 2)]
+
+
+def _bands(
+    pieces: list[Piece], spanning: list[Piece], gutter: float
+) -> list[tuple[list[Piece], list[Piece]]]:
+    """Left and right of the gutter, for each band between two spanning pieces, from the top."""
+    bands: list[tuple[list[Piece], list[Piece]]] = [([], []) for _ in range(len(spanning) + 1)]
+    edges = [p.middle for p in spanning]
+    for piece in pieces:
+        if piece.left < gutter < piece.right:
+            continue
+        band = sum(edge > piece.middle for edge in edges)
+        bands[band][piece.left >= gutter].append(piece)
+    return bands
+
+
+def _are_columns(left: list[Piece], right: list[Piece]) -> bool:
+    return _is_prose(left) and _is_prose(right)
+
+
+def _is_prose(pieces: list[Piece]) -> bool:
+    """Lines of running text rather than cells of a table: long, and mostly letters."""
+    if len(pieces) < 4:
+        return False
+    texts = [p.text.replace(".", "").replace(" ", "") for p in pieces]
+    letters = sum(c.isalpha() for text in texts for c in text)
+    return median(map(len, texts)) >= 10 and letters > 0.65 * sum(map(len, texts))
+
+
+def _ordered_bands(
+    bands: list[tuple[list[Piece], list[Piece]]], spanning: list[Piece], size: float
+) -> list[list[Piece]]:
+    groups: list[list[Piece]] = []
+    together: list[Piece] = []
+    for number, (left, right) in enumerate(bands):
+        if _are_columns(left, right):
+            groups += [together, *_ordered(left, size)[0], *_ordered(right, size)[0]]
+            together = []
+        else:
+            together += left + right
+        if number < len(spanning):
+            together.append(spanning[number])
+    return [group for group in [*groups, together] if group]
+
+
+def _was_interleaved(pieces: list[Piece], ordered: list[list[Piece]]) -> bool:
+    """Whether the file's order hops between the groups much more often than reading them needs."""
+    group_of = {id(piece): n for n, group in enumerate(ordered) for piece in group}
+    hops = sum(group_of[id(a)] != group_of[id(b)] for a, b in pairwise(pieces))
+    return hops > 2 * len(ordered) + 0.1 * len(pieces)
+
+
+def _lines(groups: list[list[Piece]], size: float) -> list[str]:
+    """Each group from top to bottom, pieces of one line from left to right."""
+    lines: list[str] = []
+    for group in groups:
+        row: list[Piece] = []
+        for piece in sorted(group, key=lambda p: -p.middle):
+            if row and row[0].middle - piece.middle > 0.6 * size:
+                lines.append(_joined(row))
+                row = []
+            row.append(piece)
+        lines.append(_joined(row))
+    return lines
+
+
+def _joined(row: list[Piece]) -> str:
+    return " ".join(piece.text for piece in sorted(row))

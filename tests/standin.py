@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kvchat.errors import DocumentError, KVChatError, RequestError
+from kvchat.errors import DocumentError, KVChatError, OutOfMemory, StoreError
 from kvchat.settings import Settings, changed
 
 PNG = bytes.fromhex(
@@ -35,17 +35,10 @@ class _OwnWords(KVChatError):
         return self.words[lang][1]
 
 
-class TooLong(_OwnWords, RequestError):
+class TooLong(_OwnWords, OutOfMemory):
     words = MappingProxyType({
         "en": ("The question has {tokens} tokens.", "Make it shorter."),
         "ko": ("질문이 {tokens}토큰입니다.", "질문을 줄여 주세요."),
-    })  # fmt: skip
-
-
-class NoSuchChat(_OwnWords, RequestError):
-    words = MappingProxyType({
-        "en": ("There is no chat {chat}.", "Choose another."),
-        "ko": ("{chat} 채팅이 없습니다.", "다른 채팅을 고르세요."),
     })  # fmt: skip
 
 
@@ -264,7 +257,7 @@ class StandIn:
 
     def _chat(self, chat: str) -> Chat:
         if chat not in self._chats:
-            raise NoSuchChat("no_such_chat", chat=chat)
+            raise StoreError("chat_gone")
         return self._chats[chat]
 
     def chats(self, query: str = "") -> list[ChatRow]:
@@ -411,10 +404,12 @@ class StandIn:
         begun_s = time.monotonic()
         prompt, taken = self._fitted(messages)
         if prompt is None:
-            answer.error = TooLong("too_long", tokens=len(_words(messages[-1:])))
+            answer.error = TooLong("prompt_over_length", tokens=len(_words(messages[-1:])))
             answer.status = "failed"
             keep()
-            answer.add({"type": "failed", "code": "too_long", "message": "", "remedy": ""})
+            answer.add(
+                {"type": "failed", "code": "prompt_over_length", "message": "", "remedy": ""}
+            )
             return
         reused = max((_common(one, prompt) for one in self._read), default=0)
         reused = min(reused, len(prompt) - 1)

@@ -21,7 +21,13 @@ from kvchat.errors import (
 )
 from kvchat.wording import Language
 
+# What OpenAI's clients know as "context_length_exceeded", and shorten what they send.
+_TOO_LONG = ("prompt_over_length", "prompt_over_memory")
 _STATUS_OF_CODE = {
+    **dict.fromkeys(_TOO_LONG, 400),
+    "chat_gone": 404,
+    "message_gone": 404,
+    "step_failed": 500,
     "api_token": 401,
     "api_origin": 403,
     "api_route": 404,
@@ -57,12 +63,13 @@ def status_of(error: KVChatError) -> int:
 
 def described(error: KVChatError, lang: Language) -> dict[str, dict[str, str | None]]:
     kind = "invalid_request_error" if status_of(error) < 500 else "server_error"
-    parameter = error.facts.get("parameter")
+    too_long = error.code in _TOO_LONG
+    parameter = error.facts.get("parameter", "messages" if too_long else None)
     return {
         "error": {
             "message": error.line(lang),
             "type": kind,
-            "code": error.code.removeprefix("api_"),
+            "code": "context_length_exceeded" if too_long else error.code.removeprefix("api_"),
             "param": None if parameter is None else str(parameter),
         }
     }

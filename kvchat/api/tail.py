@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvchat.errors import RequestError
 
 if TYPE_CHECKING:  # at run time that module brings torch along, and the page must answer before it
-    from kvchat.chat.conversations import LiveAnswer
+    from kvchat.chat.answer import LiveAnswer
 
 Event = dict[str, Any]
 _ENDS = ("done", "failed")

@@ -78,8 +78,8 @@ def test_memory_is_the_frame(client: Client, conversations: StandIn):
 
 def test_memory_of_a_chat_that_is_not_there(client: Client):
     answer = ask(client(), "/api/memory?chat=nowhere")
-    assert answer.status_code == 400
-    assert "nowhere" in answer.json()["error"]["message"]
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "chat_gone"
 
 
 # Pictures of pages

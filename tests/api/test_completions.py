@@ -171,7 +171,7 @@ def test_a_refusal_before_the_answer_has_a_status_even_as_a_stream(serve: Serve)
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError, match="has 10 tokens") as raised:
             client.chat.completions.create(model="x", messages=user("w " * 9), stream=stream)
-        assert raised.value.code == "too_long"
+        assert raised.value.code == "context_length_exceeded"
         assert raised.value.type == "invalid_request_error"
 
 

@@ -170,8 +170,8 @@ def test_numbers_that_cannot_be_mean_from_the_beginning(serve: Serve, number: st
 
 def test_a_chat_that_is_not_there(serve: Serve):
     answer = httpx.get(f"{serve().url}/api/live?chat=nowhere")
-    assert answer.status_code == 400
-    assert "nowhere" in answer.json()["error"]["message"]
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "chat_gone"
 
 
 def test_a_deleted_chat_ends_its_stream(serve: Serve):

@@ -193,17 +193,17 @@ def _openings(
             place = next(left)
             if part.opens.kind == "system":
                 continue
-            if number == 0 and one.role == "user":
-                place = _with_opening(plain, place, part.text, opening)
-            found.append((part.opens, place))
+            before = opening if number == 0 and one.role == "user" else ""
+            place = _with_head(plain, place, part.text, before)
+            found.append((part.opens, max(place, found[-1][1])))
     return found
 
 
-def _with_opening(plain: str, place: int, text: str, opening: str) -> int:
-    """Where the opening before a question begins, if it is there; templates may trim the text."""
+def _with_head(plain: str, place: int, text: str, opening: str) -> int:
+    """The place before the opening and the text's own leading blanks, if the template wrote them."""
     blanks = text[: len(text) - len(text.lstrip())]
-    for before in (opening + blanks, opening):
-        if opening and plain.endswith(before, 0, place):
+    for before in (opening + blanks, opening, blanks):
+        if plain.endswith(before, 0, place):
             return place - len(before)
     return place
 

@@ -36,15 +36,20 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One reply to be made: a prompt's ids (at least one), what they belong to, how to sample and stop."""
+    """One reply to be made: a prompt's ids (at least one), what they belong to, how to sample and stop.
+
+    `chat` labels the frames made meanwhile; nothing else is known of it here.
+    """
 
     prompt_ids: tuple[int, ...]
     spans: tuple[Span, ...]
     max_new_tokens: int
+    prefill_chunk: int = 512
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
     priority: Priority = Priority.PERSON
     cancel: threading.Event = field(default_factory=threading.Event)
+    chat: str = ""
 
 
 @dataclass(frozen=True, slots=True)

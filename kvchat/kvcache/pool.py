@@ -77,6 +77,11 @@ class Pool:
     def idle_tail_bytes(self) -> int:
         return sum(storage.nbytes for tail in self.index.tails for storage in tail.storages)
 
+    def bytes_of(self, key: bytes) -> int:
+        """What the blocks of that name take, in all groups; 0 where it is gone."""
+        groups = self.index.blocks.get(key, {})
+        return sum(self.geometries[group].block_bytes for group in groups)
+
     def num_free_blocks(self, group: int) -> int:
         return sum(len(slab.free) for slab in self.slabs[group])
 

@@ -1,0 +1,112 @@
+"""From the branch's messages to a prompt that fits: render, plan, leave out what must be, render again.
+
+The only loop before anything is computed. Knows no store and no device: the snapshot is given.
+"""
+
+import datetime
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from kvchat.chat.template import ChatMessage, Prompt, render
+from kvchat.errors import OutOfMemory
+from kvchat.models.load import LoadedModel
+from kvchat.planner.costs import Costs
+from kvchat.planner.plan import Need, Plan, Snapshot, TurnTokens, plan_admission
+from kvchat.settings import Settings
+from kvchat.units import format_size
+
+MOST_ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """All that could stand in the prompt. `messages` begin with a user message; the last is the question.
+
+    `documents`: (hash, fenced text) of those that stand after the system text. `pinned`: names of
+    user messages that are never left out. `date`: what a template that asks is told, so that the
+    prompt of a chat stays the same on any day.
+    """
+
+    system: str
+    documents: Sequence[tuple[str, str]]
+    messages: Sequence[ChatMessage]
+    pinned: Collection[str] = ()
+    date: datetime.date | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A prompt that fits, how it was made to fit, and the names of the turns left out."""
+
+    prompt: Prompt
+    plan: Plan
+    left_out: tuple[str, ...]
+
+
+def admit(
+    told: Told, loaded: LoadedModel, settings: Settings, snapshot: Snapshot, costs: Costs
+) -> Admitted:
+    """Raises OutOfMemory with the numbers where even the question alone does not fit."""
+    turns = _turns(told.messages)
+    left_out: tuple[str, ...] = ()
+    first_plan: Plan | None = None
+    for _ in range(MOST_ROUNDS):
+        prompt = _rendered(told, turns, left_out, loaded)
+        plan = plan_admission(
+            _need(prompt, told.pinned, settings), snapshot, costs, settings.ladder
+        )
+        first_plan = first_plan or plan
+        if not plan.left_out:
+            break
+        left_out += plan.left_out
+    if not plan.fits:
+        raise _too_long(prompt, plan, snapshot)
+    return Admitted(prompt, plan, left_out)
+
+
+def _turns(messages: Sequence[ChatMessage]) -> list[list[ChatMessage]]:
+    """The messages turn by turn: each user message with the replies after it."""
+    turns: list[list[ChatMessage]] = []
+    for message in messages:
+        if message.role == "user" or not turns:
+            turns.append([])
+        turns[-1].append(message)
+    return turns
+
+
+def _rendered(
+    told: Told, turns: Sequence[Sequence[ChatMessage]], left_out: Collection[str], loaded: LoadedModel
+) -> Prompt:
+    kept = [(i, turn) for i, turn in enumerate(turns, 1) if turn[0].name not in left_out]
+    return render(
+        loaded.tokenizer,
+        loaded.chat_template,
+        told.system,
+        told.documents,
+        [message for _, turn in kept for message in turn],
+        turn_numbers=[number for number, _ in kept],
+        date=told.date,
+    )
+
+
+def _need(prompt: Prompt, pinned: Collection[str], settings: Settings) -> Need:
+    turns = [span for span in prompt.spans if span.kind == "turn"]
+    return Need(
+        len(prompt.token_ids),
+        settings.max_new_tokens,
+        settings.prefill_chunk,
+        tuple(TurnTokens(s.name, s.num_tokens) for s in turns[:-1] if s.name not in pinned),
+    )
+
+
+def _too_long(prompt: Prompt, plan: Plan, snapshot: Snapshot) -> OutOfMemory:
+    """The refusal, by what is short: the model's own length, or memory."""
+    facts = {
+        "tokens": len(prompt.token_ids),
+        "capacity": max(0, plan.capacity_tokens),
+        "needed": format_size(plan.expected.total - plan.expected.headroom),
+        "allowed": format_size(max(0, snapshot.allowed_bytes)),
+    }
+    if plan.short_by_tokens:
+        return OutOfMemory("prompt_over_length", **facts)
+    return OutOfMemory("prompt_over_memory", **facts)

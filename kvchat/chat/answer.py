@@ -1,0 +1,87 @@
+"""An answer while it is made and just after: owned by the program, only read by screens and requests.
+
+A closed tab ends no answer. Any number of listeners follow the same events from the beginning.
+"""
+
+import threading
+from collections.abc import Iterator
+from itertools import count
+from typing import Any, Literal
+
+from kvchat.errors import KVChatError
+
+Status = Literal["queued", "reading", "prefill", "decode", "done", "stopped", "failed"]
+ENDED = ("done", "stopped", "failed")
+
+
+class LiveAnswer:
+    """`question` is what was asked; `turn` counts from 1. All other fields grow until `status` ends."""
+
+    def __init__(self, chat: str, turn: int, question: str) -> None:
+        self.chat = chat
+        self.turn = turn
+        self.question = question
+        self.text = ""
+        self.status: Status = "queued"
+        self.figures: dict[str, Any] | None = None
+        self.citations: list[dict[str, Any]] = []
+        self.error: KVChatError | None = None
+        self.finish_reason: str | None = None
+        self.ledger: list[dict[str, Any]] = []
+        self.cancel = threading.Event()
+        self._events: list[dict[str, Any]] = []
+        self._frame: dict[str, Any] | None = None
+        self._changed = threading.Condition()
+
+    # --- for listeners -------------------------------------------------------------------------------
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """All events from the beginning, then as they come; ends after `done` or `failed`. Blocks."""
+        for place in count():
+            with self._changed:
+                while len(self._events) <= place:
+                    self._changed.wait()
+                event = self._events[place]
+            yield event
+            if event["type"] in ("done", "failed"):
+                return
+
+    def wait_change(self, seen: int, timeout_s: float) -> int:
+        """Blocks until there are more than `seen` events, or the time is over; returns their number."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._events) > seen, timeout_s)
+            return len(self._events)
+
+    def wait_ended(self, timeout_s: float | None = None) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.status in ENDED, timeout_s)
+
+    def stop(self) -> None:
+        """Ends the answer within one step; what was written until then is kept."""
+        self.cancel.set()
+
+    # --- for the turn that makes it --------------------------------------------------------------------
+
+    def add(self, event: dict[str, Any], status: Status | None = None) -> None:
+        """One more event; listeners see it together with what it changes."""
+        with self._changed:
+            match event["type"]:
+                case "token":
+                    self.text += event["text"]
+                case "took":
+                    self.ledger.append(event)
+                case "citation":
+                    self._cite(event)
+            if status is not None:
+                self.status = status
+            self._events.append(event)
+            self._changed.notify_all()
+
+    def _cite(self, event: dict[str, Any]) -> None:
+        """A citation that is told again, now as matched, takes the place of the given one."""
+        place = (event["document"], event["page"], event["text"])
+        for i, one in enumerate(self.citations):
+            if (one["document"], one["page"], one["text"]) == place:
+                self.citations[i] = event
+                return
+        self.citations.append(event)

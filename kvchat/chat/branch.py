@@ -1,0 +1,72 @@
+"""The branch of a chat that is shown, as turns: each user message with the reply after it."""
+
+from kvchat.chat.answer import LiveAnswer
+from kvchat.chat.keep import left_out
+from kvchat.chat.rows import Exchange
+from kvchat.store.records import Message
+from kvchat.store.store import Store
+
+
+class Branch:
+    def __init__(self, store: Store, chat: str) -> None:
+        self._store = store
+        self._chat = chat
+
+    def questions(self) -> list[Message]:
+        return [one for one in self._store.messages(self._chat) if one.role == "user"]
+
+    def turns(self) -> list[tuple[Message, Message | None]]:
+        """User messages with their replies, oldest first."""
+        found: list[tuple[Message, Message | None]] = []
+        for message in self._store.messages(self._chat):
+            if message.role == "user":
+                found.append((message, None))
+            elif found:
+                found[-1] = (found[-1][0], message)
+        return found
+
+    def versions(self, question: Message) -> list[str]:
+        """Messages that stand for the versions of a turn: its questions, and each one's replies.
+
+        A version is named by its reply where it has one, else by its question.
+        """
+        found: list[str] = []
+        for sibling in self._store.siblings(self._chat, question.hash):
+            found.extend(self._store.replies(self._chat, sibling) or [sibling])
+        return found
+
+    def exchanges(self, live: LiveAnswer | None) -> list[Exchange]:
+        """What a screen shows; a question that still waits for its documents stands at the end."""
+        forgotten = left_out(self._store, self._chat)
+        found = [
+            self._exchange(number, question, reply, question.hash in forgotten)
+            for number, (question, reply) in enumerate(self.turns(), 1)
+        ]
+        if live is not None and live.turn == len(found) + 1:
+            found.append(
+                Exchange(
+                    live.turn, "", live.question, (), None, None, None, None, [], False, 1, 1
+                )
+            )
+        return found
+
+    def _exchange(
+        self, number: int, question: Message, reply: Message | None, is_left_out: bool
+    ) -> Exchange:
+        made = self._store.generation(reply.hash, self._chat) if reply is not None else None
+        versions = self.versions(question)
+        shown = reply.hash if reply is not None else question.hash
+        return Exchange(
+            turn=number,
+            user_hash=question.hash,
+            text=question.content,
+            documents=tuple(one.name for one in question.attachments),
+            reply_hash=reply.hash if reply is not None else None,
+            reply=reply.content if reply is not None else None,
+            finish_reason=made.stop_reason if made is not None else None,
+            figures=made.figures or None if made is not None else None,
+            citations=made.citations if made is not None else [],
+            left_out=is_left_out,
+            sibling=versions.index(shown) + 1 if shown in versions else 1,
+            num_siblings=max(1, len(versions)),
+        )

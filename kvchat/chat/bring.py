@@ -1,0 +1,110 @@
+"""Which document text goes with a question: the whole document, or the passages that suit it.
+
+Decided once for each document of a chat, by what fits under the plan, and said in the ledger; so the same chat
+keeps the same prompt, and its cache. Leading documents that are read whole stand after the system text, where
+chats with the same documents share their blocks; any other text stands in the turn that brought it along.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvchat.chat.shelf import Shelf
+from kvchat.documents.fence import fence_document, fence_passages
+from kvchat.documents.passages import Passage
+from kvchat.documents.retrieve import follow_up
+from kvchat.planner.ledger import entry
+from kvchat.settings import Settings
+from kvchat.store.records import Attachment, ChatDocument, LedgerEntry, Mode
+
+WHOLE_SHARE = 0.6
+"""A whole document may take this part of what fits; the rest is for the chat."""
+
+
+@dataclass(slots=True)
+class Brought:
+    """What a question brings along, and the ledger entries that say how documents are read from now on."""
+
+    attachments: list[Attachment] = field(default_factory=list)
+    entries: list[dict[str, Any]] = field(default_factory=list)
+
+
+def decided_modes(ledger: Sequence[LedgerEntry]) -> dict[str, Mode]:
+    """How each document of a chat is read, as the ledger says; the newest entry counts."""
+    modes: dict[str, Mode] = {}
+    for row in ledger:
+        if row.code in ("read_whole", "read_passages"):
+            modes[row.arguments["document"]] = "whole" if row.code == "read_whole" else "passages"
+    return modes
+
+
+def bring(
+    documents: Sequence[ChatDocument],
+    modes: Mapping[str, Mode],
+    question: str,
+    earlier_questions: Sequence[str],
+    shelf: Shelf,
+    settings: Settings,
+    capacity_tokens: int,
+) -> Brought:
+    """Waits for documents that are still being read; those that cannot be read bring nothing."""
+    brought = Brought()
+    taken = 0
+    retrieved: list[ChatDocument] = []
+    for document in documents:
+        if shelf.wait(document.document, document.name) is None:
+            continue
+        mode = modes.get(document.document)
+        tokens = shelf.num_tokens(document.document)
+        if mode is None:
+            mode, reason = _decide(tokens + taken, settings, capacity_tokens)
+            brought.entries.append(_entry(document, mode, tokens, reason))
+        if mode == "whole":
+            taken += tokens
+            brought.attachments.extend(_whole(document, shelf))
+        else:
+            retrieved.append(document)
+    if retrieved:
+        asked = follow_up(question, earlier_questions)
+        brought.attachments.extend(_passages(retrieved, asked, shelf, settings.passages))
+    return brought
+
+
+def _decide(tokens: int, settings: Settings, capacity_tokens: int) -> tuple[Mode, str]:
+    if settings.document_mode == "passages":
+        return "passages", "setting"
+    share = 0.9 if settings.document_mode == "whole" else WHOLE_SHARE
+    if tokens <= share * capacity_tokens - settings.max_new_tokens * (share == WHOLE_SHARE):
+        return "whole", "setting" if settings.document_mode == "whole" else "fits"
+    return "passages", "too_large"
+
+
+def _entry(document: ChatDocument, mode: Mode, tokens: int, reason: str) -> dict[str, Any]:
+    arguments = {"document": document.document, "name": document.name, "tokens": tokens}
+    return entry(f"read_{mode}", arguments, reason, 0, None)
+
+
+def _whole(document: ChatDocument, shelf: Shelf) -> list[Attachment]:
+    """Nothing where the branch has the text already; no text where it stands after the system text."""
+    if document.turn is not None:
+        return []
+    text = "" if document.leading else fence_document(shelf.document(document.document))
+    return [Attachment(document.document, document.name, "whole", (), text)]
+
+
+def _passages(
+    documents: Sequence[ChatDocument], question: str, shelf: Shelf, num_passages: int
+) -> list[Attachment]:
+    """The best passages over all these documents, one attachment a document, in reading order."""
+    shas = [one.document for one in documents]
+    found: dict[str, list[Passage]] = {}
+    for scored in shelf.index(shas).search(question, num_passages):
+        found.setdefault(scored.passage.document, []).append(scored.passage)
+    names = {one.document: one.name for one in documents}
+    attachments = []
+    for sha, passages in found.items():
+        passages.sort(key=lambda one: one.index)
+        text = fence_passages(passages, names)
+        places = tuple(one.index for one in passages)
+        attachments.append(Attachment(sha, names[sha], "passages", places, text))
+    return attachments

@@ -1,0 +1,105 @@
+"""Who keeps an answer: a chat writes it into the store as it comes, a request over /v1 keeps nothing."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kvchat.chat.admit import Admitted
+from kvchat.chat.answer import LiveAnswer
+from kvchat.chat.turn import admission_entries
+from kvchat.planner.ledger import entry
+from kvchat.store.records import Generation
+from kvchat.store.store import Store
+
+
+class KeepNothing:
+    """For one answer that no chat remembers; every turn left out is told again each time."""
+
+    def admitted(self, admitted: Admitted) -> Sequence[dict[str, Any]]:
+        return admission_entries(admitted)
+
+    def grow(self, text: str, ids: Sequence[int]) -> None:
+        """Nothing is kept."""
+
+    def ended(self, text: str, ids: Sequence[int], reason: str, figures: dict[str, Any]) -> None:
+        """Nothing is kept."""
+
+    def took(self, taken: dict[str, Any]) -> dict[str, Any]:
+        return taken
+
+
+class KeepInChat:
+    """Drafts the reply token by token, then makes it a message with its figures and citations.
+
+    `cite` gives the answer's citations, told again once it is complete.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        live: LiveAnswer,
+        user_hash: str,
+        model: str,
+        cite: Callable[[str], list[dict[str, Any]]],
+    ) -> None:
+        self._store = store
+        self._live = live
+        self._chat = live.chat
+        self._model = model
+        self._cite = cite
+        self._user_hash = user_hash
+
+    def admitted(self, admitted: Admitted) -> Sequence[dict[str, Any]]:
+        """The turns left out are told when they change; they come back with a word, too."""
+        rows = admission_entries(admitted)
+        before = left_out(self._store, self._chat)
+        news = [
+            row for row in rows if row["code"] != "truncate_turns" or set(row["turns"]) != before
+        ]
+        if before and not admitted.left_out:
+            news.append(entry("restore_turns", {}, "fits", 0, None))
+        told = [self.took(row) for row in news]
+        self._store.start_draft(self._chat, self._user_hash, self._model)
+        for citation in self._cite(""):
+            self._live.add(citation)
+        return told
+
+    def grow(self, text: str, ids: Sequence[int]) -> None:
+        self._store.write_draft(self._chat, text, ids)
+
+    def ended(self, text: str, ids: Sequence[int], reason: str, figures: dict[str, Any]) -> None:
+        citations = self._cite(text)
+        for citation in citations:
+            if citation["support"] == "matched":
+                self._live.add(citation)
+        now = time.time()
+        generation = Generation("", tuple(ids), reason, figures, citations, self._model, now)
+        self._store.finish_draft(self._chat, text, generation)
+
+    def took(self, taken: dict[str, Any]) -> dict[str, Any]:
+        return write_ledger(self._store, self._chat, taken)
+
+
+def write_ledger(store: Store, chat: str, taken: dict[str, Any]) -> dict[str, Any]:
+    """Keeps a ledger entry with the chat; returns it with its number, as listeners see it."""
+    kept = store.add_ledger(
+        chat,
+        taken["code"],
+        taken["arguments"],
+        taken["turns"],
+        bytes_predicted=taken["bytes_predicted"],
+        bytes_measured=taken["bytes_measured"],
+        reason=taken["reason"],
+        at_s=taken["at_s"],
+    )
+    return {**taken, "number": kept.number}
+
+
+def left_out(store: Store, chat: str) -> set[str]:
+    """Names of the turns that the newest answer of the chat was made without."""
+    for row in reversed(store.ledger(chat)):
+        if row.code == "truncate_turns":
+            return set(row.turns)
+        if row.code == "restore_turns":
+            return set()
+    return set()

@@ -1,0 +1,27 @@
+"""The settings that a person changed on the screen, kept in a file that a person can read."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from kvchat.errors import StoreError
+from kvchat.settings import Settings, changed, read_file, to_toml
+
+
+class SavedSettings:
+    """`settings.toml` in the data folder; read at the next start below the flags."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def keep(self, now: Settings, changes: Mapping[str, object]) -> None:
+        """Adds the changes to what is kept; flags of this start are not kept. Raises StoreError."""
+        kept = dict(read_file(self._path)) if self._path.is_file() else {}
+        kept |= {name: getattr(now, name) for name in changes}
+        text = to_toml(changed(Settings(), kept))
+        part = self._path.with_suffix(".part")
+        try:
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, self._path)
+        except OSError as error:
+            raise StoreError("settings_not_kept", why=error.strerror) from None

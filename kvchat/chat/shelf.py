@@ -1,0 +1,202 @@
+"""The documents of the data folder: added, read in the background, counted, split, searched.
+
+A document is named by the hash of its bytes, so the same file twice is one. What could not be read is said in
+a sentence, before any question. Knows no chat's history; PDFium works behind `documents/reader.py`.
+"""
+
+import hashlib
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from kvchat.documents.clean import clean_name
+from kvchat.documents.fence import fence_document
+from kvchat.documents.passages import Passage, split
+from kvchat.documents.reader import Page, ReadDocument, notes, page_image, read
+from kvchat.documents.retrieve import Index
+from kvchat.errors import DocumentError, KVChatError
+from kvchat.store.store import Store
+
+CountTokens = Callable[[str], int]
+
+
+@dataclass(slots=True)
+class Reading:
+    """A document being read, or read, or found unreadable."""
+
+    name: str
+    pages_done: int = 0
+    num_pages: int = 0
+    error: KVChatError | None = None
+    future: "Future[None]" = field(default_factory=Future)
+    cancel: threading.Event = field(default_factory=threading.Event)
+
+
+class Shelf:
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._store = store
+        self._folder = folder
+        self._readings: dict[str, Reading] = {}
+        self._lock = threading.Lock()
+        self._readers = ThreadPoolExecutor(1, thread_name_prefix="kvchat-reading")
+        self._count: CountTokens | None = None
+        self._tokens: dict[str, int] = {}
+        self._read = lru_cache(maxsize=16)(self._from_store)
+        self._split = lru_cache(maxsize=16)(self._passages)
+        self._index = lru_cache(maxsize=8)(self._made_index)
+
+    def close(self) -> None:
+        for reading in self._readings.values():
+            reading.cancel.set()
+        self._readers.shutdown(wait=False, cancel_futures=True)
+
+    def use_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """From now on tokens are this model's own."""
+
+        def count(text: str) -> int:
+            return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+        self._count = count
+        self._tokens.clear()
+        self._split.cache_clear()
+        self._index.cache_clear()
+
+    # --- adding and reading --------------------------------------------------------------------------
+
+    def add(self, path: Path, name: str) -> str:
+        """Copies the file into the data folder and begins to read it; returns its sha256.
+
+        Raises DocumentError where the file itself cannot be had.
+        """
+        shown = clean_name(name)
+        try:
+            with path.open("rb") as file:
+                sha = hashlib.file_digest(file, "sha256").hexdigest()
+            target = self._path(sha)
+            if not target.is_file():
+                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                part = target.with_suffix(".part")
+                shutil.copyfile(path, part)
+                part.chmod(0o600)
+                part.replace(target)
+        except OSError as error:
+            raise DocumentError("document_unavailable", name=shown, why=error.strerror) from None
+        self._begin(sha, shown)
+        return sha
+
+    def _path(self, sha: str) -> Path:
+        return self._folder / f"{sha}.pdf"
+
+    def _begin(self, sha: str, name: str) -> Reading:
+        with self._lock:
+            known = self._readings.get(sha)
+            if known is not None and (known.error is None or not known.future.done()):
+                return known
+            reading = self._readings[sha] = Reading(name)
+            if self._store.document(sha) is not None:
+                reading.future.set_result(None)
+            else:
+                reading.future = self._readers.submit(self._read_file, sha, reading)
+            return reading
+
+    def _read_file(self, sha: str, reading: Reading) -> None:
+        def progress(done: int, of: int) -> None:
+            reading.pages_done, reading.num_pages = done, of
+
+        try:
+            found = read(self._path(sha), reading.name, progress=progress, cancel=reading.cancel)
+            pages = [(p.number, p.label, p.verdict, p.text) for p in found.pages]
+            self._store.add_document(sha, reading.name, pages, str(self._path(sha)))
+        except KVChatError as error:
+            reading.error = error
+
+    def reading(self, sha: str, name: str) -> Reading:
+        """How far a document is; begins to read one that was not read before the program ended."""
+        known = self._readings.get(sha)
+        return known if known is not None else self._begin(sha, name)
+
+    def wait(self, sha: str, name: str) -> ReadDocument | None:
+        """The document once it is read; None where it cannot be. Blocks."""
+        reading = self.reading(sha, name)
+        reading.future.result()
+        return None if reading.error is not None else self.document(sha)
+
+    # --- what was read ---------------------------------------------------------------------------------
+
+    def document(self, sha: str) -> ReadDocument:
+        return self._read(sha)
+
+    def _from_store(self, sha: str) -> ReadDocument:
+        kept = self._store.document(sha)
+        if kept is None:
+            raise DocumentError("document_missing", name=sha[:8])
+        pages = tuple(Page(p.number, p.label, p.text, p.verdict) for p in kept.pages)  # type: ignore[arg-type]
+        return ReadDocument(sha, kept.name, pages)
+
+    def num_tokens(self, sha: str) -> int:
+        """Of the whole document as it stands in a prompt; 0 until a model is there to count."""
+        if self._count is None:
+            return 0
+        if sha not in self._tokens:
+            self._tokens[sha] = self._count(fence_document(self.document(sha)))
+        return self._tokens[sha]
+
+    def index(self, shas: Sequence[str]) -> Index:
+        """One index over the passages of several documents."""
+        return self._index(tuple(shas))
+
+    def _made_index(self, shas: tuple[str, ...]) -> Index:
+        return Index([passage for sha in shas for passage in self._split(sha)])
+
+    def _passages(self, sha: str) -> tuple[Passage, ...]:
+        assert self._count is not None
+        return split(self.document(sha), self._count)
+
+    def passages(self, sha: str) -> tuple[Passage, ...]:
+        return self._split(sha)
+
+    def picture(self, sha: str, page: int) -> bytes:
+        """One page as PNG. Raises DocumentError."""
+        if self._store.document(sha) is None:
+            raise DocumentError("document_missing", name=sha[:8])
+        return page_image(self._path(sha), page)
+
+    def row(self, sha: str, name: str) -> dict[str, Any]:
+        """Progress, problem and notes of a document, as a screen shows them."""
+        reading = self.reading(sha, name)
+        row: dict[str, Any] = {
+            "num_pages": reading.num_pages,
+            "pages_done": reading.pages_done,
+            "num_tokens": 0,
+            "problem": None,
+            "notes": [],
+        }
+        if reading.error is not None:
+            row["problem"] = {
+                "code": reading.error.code,
+                "facts": reading.error.facts,
+                "message": reading.error.message(),
+                "remedy": reading.error.remedy(),
+            }
+        elif reading.future.done():
+            document = self.document(sha)
+            row["num_pages"] = row["pages_done"] = len(document.pages)
+            row["num_tokens"] = self.num_tokens(sha)
+            row["notes"] = [{"code": code, "facts": facts} for code, facts in notes(document)]
+        return row
+
+    def forget(self, shas: Sequence[str]) -> None:
+        """Removes files of documents that nothing needs any more."""
+        for sha in shas:
+            self._readings.pop(sha, None)
+            self._path(sha).unlink(missing_ok=True)
+        self._read.cache_clear()
+        self._split.cache_clear()
+        self._index.cache_clear()

@@ -1,0 +1,45 @@
+"""What the model is told: the messages of a branch, or those of a request, as template messages."""
+
+import datetime
+from collections.abc import Mapping, Sequence
+
+from kvchat.chat.admit import Told
+from kvchat.chat.shelf import Shelf
+from kvchat.chat.template import ChatMessage
+from kvchat.documents.fence import fence_document
+from kvchat.store.records import ChatDocument, Message, Role, message_hash
+from kvchat.store.store import Store
+
+
+def told_of_branch(
+    store: Store, chat: str, shelf: Shelf, leading: Sequence[ChatDocument]
+) -> Told:
+    """The branch that is shown, with the documents that stand after the system text."""
+    documents = [
+        (one.document, fence_document(shelf.document(one.document))) for one in leading
+    ]
+    messages = [
+        ChatMessage(one.role, message_text(one), one.hash) for one in store.messages(chat)
+    ]
+    row = store.chat(chat)
+    began = datetime.date.fromtimestamp(row.created_at_s)
+    return Told(row.system_text, documents, messages, store.pins(chat), began)
+
+
+def message_text(message: Message) -> str:
+    """A message as the model reads it: the text that came along, then the words."""
+    brought = [one.text for one in message.attachments if one.text]
+    return "\n\n".join([*brought, message.content])
+
+
+def told_of_messages(messages: Sequence[Mapping[str, str]]) -> Told:
+    """A request's messages; those of the system are joined and stand first."""
+    system = "\n\n".join(one["content"] for one in messages if one["role"] == "system")
+    found: list[ChatMessage] = []
+    parent: str | None = None
+    for one in messages:
+        if one["role"] != "system":
+            role: Role = "user" if one["role"] == "user" else "assistant"
+            parent = message_hash(parent, role, one["content"], ())
+            found.append(ChatMessage(role, one["content"], parent))
+    return Told(system, (), found)

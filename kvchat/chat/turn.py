@@ -1,0 +1,166 @@
+"""The story of one turn, from what could be told to the last word of the answer.
+
+    told ─► admit ─► Request ─► worker ─► events ─► the live answer, and whoever keeps it
+
+The same for a chat on the screen and for a request over /v1; they differ in what they keep (`Keeper`).
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from kvchat.chat.admit import Admitted, Told, admit
+from kvchat.chat.answer import LiveAnswer
+from kvchat.engine.engine import Engine
+from kvchat.engine.events import (
+    Done,
+    Event,
+    Failed,
+    Figures,
+    Framed,
+    Prefilled,
+    Priority,
+    Request,
+    Sampling,
+    Token,
+    Took,
+)
+from kvchat.engine.worker import Worker
+from kvchat.errors import KVChatError
+from kvchat.planner.ledger import entry
+from kvchat.settings import Settings
+
+
+class Keeper(Protocol):
+    """What becomes of an answer beyond the moment."""
+
+    def admitted(self, admitted: Admitted) -> Sequence[dict[str, Any]]:
+        """Writes down what was done to make it fit; returns the ledger entries that are news."""
+        ...
+
+    def grow(self, text: str, ids: Sequence[int]) -> None: ...
+
+    def ended(self, text: str, ids: Sequence[int], reason: str, figures: dict[str, Any]) -> None:
+        """The reply is complete, stopped or failed."""
+        ...
+
+    def took(self, taken: dict[str, Any]) -> dict[str, Any]:
+        """Writes a ledger entry down; returns it as listeners see it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What an answer needs besides the words: settings of this moment, and who is first."""
+
+    settings: Settings
+    stop: tuple[str, ...] = ()
+    priority: Priority = Priority.PERSON
+
+
+def make_answer(
+    live: LiveAnswer, worker: Worker, asking: Asking, told: Callable[[Engine], Told], keeper: Keeper
+) -> None:
+    """Makes the answer and ends it, whatever happens. Blocks; runs on a thread of its own."""
+    try:
+        engine = worker.wait_ready()
+        words = told(engine)
+        snapshot = worker.snapshot or engine.latest
+        admitted = admit(words, engine.loaded, asking.settings, snapshot, engine.costs)
+        for taken in keeper.admitted(admitted):
+            live.add({"type": "took", **taken})
+        _follow(live, worker, _request(live, asking, admitted), keeper)
+    except KVChatError as error:
+        live.cancel.set()
+        with suppress(KVChatError):
+            keeper.ended(live.text, (), "failed", {})
+        fail(live, error)
+
+
+def _request(live: LiveAnswer, asking: Asking, admitted: Admitted) -> Request:
+    settings = asking.settings
+    return Request(
+        prompt_ids=admitted.prompt.token_ids,
+        spans=admitted.prompt.spans,
+        max_new_tokens=admitted.plan.reply_tokens,
+        prefill_chunk=admitted.plan.prefill_chunk,
+        sampling=Sampling(
+            settings.temperature,
+            settings.top_k,
+            settings.top_p,
+            settings.min_p,
+            settings.repetition_penalty,
+            settings.seed,
+        ),
+        stop=asking.stop,
+        priority=asking.priority,
+        cancel=live.cancel,
+        chat=live.chat,
+    )
+
+
+def _follow(live: LiveAnswer, worker: Worker, request: Request, keeper: Keeper) -> None:
+    ids: list[int] = []
+    for event in worker.submit(request):
+        match event:
+            case Prefilled():
+                live.add({"type": "prefilled", **asdict(event)}, "prefill")
+            case Token():
+                ids.append(event.id)
+                if event.text:
+                    live.add({"type": "token", "text": event.text}, "decode")
+                    keeper.grow(live.text, ids)
+            case Took():
+                live.add({"type": "took", **keeper.took(event.entry)})
+            case Framed():
+                live.add(event.frame)
+            case _:
+                _end(live, event, keeper)
+
+
+def _end(live: LiveAnswer, event: Event, keeper: Keeper) -> None:
+    if isinstance(event, Failed):
+        keeper.ended(live.text, event.ids, "failed", {})
+        fail(live, event.error)
+    elif isinstance(event, Done):
+        figures = figures_row(event.figures)
+        live.figures, live.finish_reason = figures, event.finish_reason
+        keeper.ended(event.text, event.ids, event.finish_reason, figures)
+        live.add(
+            {
+                "type": "done",
+                "text": event.text,
+                "figures": figures,
+                "finish_reason": event.finish_reason,
+            },
+            "stopped" if event.finish_reason == "cancelled" else "done",
+        )
+
+
+def fail(live: LiveAnswer, error: KVChatError) -> None:
+    live.error, live.finish_reason = error, "failed"
+    row = {"code": error.code, "message": error.message(), "remedy": error.remedy()}
+    live.add({"type": "failed", **row}, "failed")
+
+
+def figures_row(figures: Figures) -> dict[str, Any]:
+    return {**asdict(figures), "decode_tokens_per_s": figures.decode_tokens_per_s}
+
+
+def admission_entries(admitted: Admitted) -> list[dict[str, Any]]:
+    """The ledger entries of what made a prompt fit; the turns left out are named."""
+    rows = []
+    for measure in admitted.plan.measures:
+        turns = admitted.left_out if measure.code == "truncate_turns" else ()
+        rows.append(
+            entry(
+                measure.code,
+                measure.arguments,
+                "prompt_too_long",
+                measure.frees_bytes,
+                None,
+                turns,
+            )
+        )
+    return rows

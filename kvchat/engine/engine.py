@@ -1,0 +1,349 @@
+"""One reply from beginning to end: admit to the pool, prefill by chunks, decode token by token.
+
+`run` is a generator of events and the only thing that computes; it is driven by the worker's thread, or by a test.
+Knows the model and the pool, not the conversation: turns are spans of ids here.
+"""
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvchat.device.memory import Probe
+from kvchat.engine.detokenize import Detokenizer
+from kvchat.engine.events import (
+    Done,
+    Event,
+    Failed,
+    Figures,
+    FinishReason,
+    Framed,
+    Prefilled,
+    Request,
+    Token,
+    Took,
+)
+from kvchat.engine.guard import Exhausted, guarded
+from kvchat.engine.local import LocalModel, Text
+from kvchat.engine.sampling import Sampler
+from kvchat.errors import KVChatError, OutOfMemory
+from kvchat.kvcache.blocks import BLOCK_TOKENS, geometries
+from kvchat.kvcache.frame import FORMAT, Measured, held_bytes, make_frame
+from kvchat.kvcache.pool import Pool
+from kvchat.kvcache.spans import Span
+from kvchat.models.load import LoadedModel
+from kvchat.planner.costs import Costs
+from kvchat.planner.ledger import entry
+from kvchat.planner.measures import DropIdle, Measure, ShrinkChunk
+from kvchat.planner.plan import LEAST_CHUNK, Snapshot, StepNeed, plan_step
+
+FRAME_INTERVAL_S = 0.1
+
+
+@dataclass(slots=True)
+class Limits:
+    """What the person allows: budget and headroom in bytes, and the ladder's rungs in order."""
+
+    budget: int | None
+    headroom: int
+    ladder: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Reply:
+    """The reply being made."""
+
+    request: Request
+    detokenizer: Detokenizer
+    started_s: float
+    prefill_chunk: int
+    ids: list[int] = field(default_factory=list)
+    reused_tokens: int = 0
+    prefill_s: float = 0.0
+    first_token_s: float = 0.0
+    decode_s: float = 0.0
+
+
+class Engine:
+    """A loaded model with its pool. `clock` counts seconds (a test may give its own)."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        probe: Probe,
+        limits: Limits,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.loaded = loaded
+        self.limits = limits
+        self._probe = probe
+        self._clock = clock
+        found = geometries(loaded.spec, loaded.dtype)
+        root = f"{loaded.name} {loaded.dtype}".encode()
+        self.pool = Pool(found, loaded.device, root)
+        self.local = LocalModel(loaded.model, loaded.spec, self.pool)
+        self.costs = Costs(loaded.spec, found, loaded.dtype.itemsize, loaded.weight_bytes)
+        self._open: Text | None = None
+        self._spans: tuple[Span, ...] = ()
+        self._chat = ""
+        self._keys: dict[str, tuple[bytes, ...]] = {}
+        self.latest = self.snapshot()
+        self._framed_s = -1.0
+        self._capacity: tuple[int, int, int] = (-1, 0, 0)
+
+    # --- what is measured --------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """What is in memory now. Reads the probe."""
+        library = self._open.library.nbytes if self._open is not None else self.local.kept_bytes
+        self.latest = Snapshot(
+            self._probe.read(),
+            self.limits.budget,
+            self.limits.headroom,
+            self.loaded.weight_bytes,
+            self.pool.device_bytes,
+            self.pool.free_block_bytes,
+            self.pool.idle_bytes + self.local.kept_bytes,
+            library,
+        )
+        return self.latest
+
+    def frame(self, prefill_chunk: int = 512) -> dict[str, Any]:
+        """The frame of what is open now; call it from the thread that runs the engine."""
+        now = self.snapshot()
+        sequence = self._open.sequence if self._open is not None else None
+        num_tokens = sequence.num_cached if sequence is not None else 0
+        measured = Measured(
+            now.device,
+            now.budget,
+            now.headroom,
+            now.weight_bytes,
+            now.library_bytes,
+            self.costs.activations(prefill_chunk, num_tokens),
+            self._capacity_tokens(now.allowed_bytes, prefill_chunk),
+        )
+        frame = make_frame(self.pool, sequence, self._spans, measured)
+        return frame | {"chat": self._chat, "chats": self._chat_bytes()}
+
+    def _chat_bytes(self) -> dict[str, int]:
+        """Bytes of sealed blocks that each chat would find again; a shared one counts for each."""
+        found = {
+            chat: sum(self.pool.bytes_of(key) for key in keys) for chat, keys in self._keys.items()
+        }
+        self._keys = {chat: keys for chat, keys in self._keys.items() if found[chat]}
+        return found
+
+    def _capacity_tokens(self, allowed_bytes: int, prefill_chunk: int) -> int:
+        coarse = allowed_bytes >> 20
+        if self._capacity[:2] != (coarse, prefill_chunk):
+            tokens = self.costs.largest_tokens(allowed_bytes, prefill_chunk)
+            self._capacity = (coarse, prefill_chunk, tokens)
+        return self._capacity[2]
+
+    # --- one reply ---------------------------------------------------------------------------------
+
+    def run(self, request: Request) -> Iterator[Event]:
+        """Events of one reply; the last one is Done or Failed. The text stays open for the next turn."""
+        reply = _Reply(
+            request,
+            Detokenizer(self.loaded.tokenizer, request.stop),
+            self._clock(),
+            request.prefill_chunk,
+        )
+        try:
+            yield from self._make(reply)
+        except Exhausted as spent:
+            yield self._failed(reply, self._out_of_memory(spent.needed_bytes))
+        except KVChatError as error:
+            yield self._failed(reply, error)
+
+    def _failed(self, reply: _Reply, error: KVChatError) -> Failed:
+        text = reply.detokenizer.text + reply.detokenizer.flush()
+        self.close_text()
+        return Failed(error, text, tuple(reply.ids))
+
+    def _make(self, reply: _Reply) -> Generator[Event, None, None]:
+        self.close_text()
+        text = yield from self._opened(reply)
+        reply.reused_tokens = text.num_cached
+        self._spans, self._chat = reply.request.spans, reply.request.chat
+        logits = yield from self._prefill(reply, text)
+        reply.prefill_s = self._clock() - reply.started_s
+        finish: FinishReason = "cancelled"
+        if logits is not None:
+            text.sequence.resize_hot(BLOCK_TOKENS)
+            finish = yield from self._decode(reply, text, logits)
+        rest = reply.detokenizer.flush()
+        if rest:
+            yield Token(reply.ids[-1], rest)
+        yield Framed(self.frame(reply.prefill_chunk))
+        yield Done(
+            reply.detokenizer.text, tuple(reply.ids), finish, self._figures(reply, text)
+        )
+
+    def _opened(self, reply: _Reply) -> Generator[Event, None, Text]:
+        request = reply.request
+
+        def begin() -> Text:
+            return self.local.open(request.prompt_ids, reply.prefill_chunk)
+
+        yield from self._make_room(self.costs.hot_bytes(reply.prefill_chunk), reply)
+        text = yield from guarded(begin, self._rungs(reply, 0), self.loaded.device)
+        self._open = text
+        return text
+
+    def _prefill(self, reply: _Reply, text: Text) -> Generator[Event, None, Tensor | None]:
+        """Feeds the prompt; returns the logits after it, or None where it was cancelled."""
+        ids, logits = reply.request.prompt_ids, None
+        while text.num_cached < len(ids):
+            if reply.request.cancel.is_set():
+                return None
+            start = text.num_cached
+            yield from self._make_room(self._new_bytes(text, reply.prefill_chunk), reply)
+
+            def step() -> Tensor:
+                return self.local.step(text, ids[start : start + reply.prefill_chunk])
+
+            logits = yield from guarded(
+                step, self._rungs(reply, len(ids) - start), self.loaded.device
+            )
+            elapsed = self._clock() - reply.started_s
+            yield Prefilled(len(ids), text.num_cached, reply.reused_tokens, elapsed)
+            yield from self._framed(reply)
+        return logits
+
+    def _decode(
+        self, reply: _Reply, text: Text, logits: Tensor
+    ) -> Generator[Event, None, FinishReason]:
+        request = reply.request
+        sampler = Sampler(request.sampling, self.loaded.device)
+        began = self._clock()
+        while True:
+            if request.cancel.is_set():
+                return "cancelled"
+            token = sampler.draw(logits, self._seen(reply))
+            reply.ids.append(token)
+            reply.decode_s = self._clock() - began
+            if len(reply.ids) == 1:
+                reply.first_token_s = self._clock() - reply.started_s
+            if token in self.loaded.eos_token_ids:
+                return "stop"
+            yield Token(token, reply.detokenizer.push(token))
+            if reply.detokenizer.stopped:
+                return "stop"
+            if len(reply.ids) >= request.max_new_tokens:
+                return "length"
+            logits = yield from self._next_logits(reply, text, token)
+            yield from self._framed(reply)
+
+    def _next_logits(
+        self, reply: _Reply, text: Text, token: int
+    ) -> Generator[Event, None, Tensor]:
+        if text.sequence.num_hot + 1 >= BLOCK_TOKENS:
+            yield from self._make_room(self._new_bytes(text, 1), reply)
+
+        def step() -> Tensor:
+            return self.local.step(text, (token,))
+
+        return (yield from guarded(step, self._rungs(reply, 0), self.loaded.device))
+
+    def _seen(self, reply: _Reply) -> Tensor | None:
+        if reply.request.sampling.repetition_penalty == 1.0:
+            return None
+        return torch.tensor([*reply.request.prompt_ids, *reply.ids])
+
+    # --- memory ------------------------------------------------------------------------------------
+
+    def _new_bytes(self, text: Text, num_new: int) -> int:
+        """What a forward of `num_new` tokens takes from the pool at most."""
+        blocks = (text.sequence.num_hot + num_new) // BLOCK_TOKENS
+        return sum(blocks * geometry.block_bytes for geometry in self.pool.geometries)
+
+    def _make_room(self, new_bytes: int, reply: _Reply) -> Generator[Event, None, None]:
+        """Plans the coming tokens: drops what is idle if they would not fit, and sets the pool's limit."""
+        now = self.snapshot()
+        num_tokens = len(reply.request.prompt_ids) + reply.request.max_new_tokens
+        activations = self.costs.activations(reply.prefill_chunk, num_tokens)
+        need = StepNeed(new_bytes, activations)
+        for measure in plan_step(need, now, self.limits.ladder):
+            yield self._take(measure, "no_room")
+        fixed = now.weight_bytes + self.snapshot().library_bytes + activations
+        self.pool.limit_bytes = max(0, now.allowed_bytes - fixed)
+
+    def _take(self, measure: Measure, reason: str) -> Took:
+        """Does a measure of memory and says what it freed."""
+        freed, arguments = 0, dict(measure.arguments)
+        if isinstance(measure, DropIdle):
+            freed = self.local.drop_kept()
+            num_blocks, dropped = self.pool.drop_idle(measure.frees_bytes - freed)
+            freed += dropped
+            arguments["blocks"] = num_blocks
+        return Took(entry(measure.code, arguments, reason, measure.frees_bytes, freed))
+
+    def _rungs(self, reply: _Reply, num_left: int) -> Callable[[int, int], Took | None]:
+        """What to give up after a step ran out of memory: nothing at first, then idle memory, then speed.
+
+        `num_left`: prompt tokens still to be read, 0 where the chunk cannot shrink.
+        """
+
+        def next_rung(tries: int, needed_bytes: int) -> Took | None:
+            if needed_bytes == 0 and tries == 1:
+                return Took(entry("retry", {}, "out_of_memory", 0, 0))
+            idle = self.pool.idle_bytes + self.local.kept_bytes
+            if idle and "drop_idle" in self.limits.ladder:
+                return self._take(DropIdle(idle), "out_of_memory")
+            chunk = min(reply.prefill_chunk, num_left) // 2
+            if chunk >= LEAST_CHUNK and "shrink_chunk" in self.limits.ladder:
+                measure = ShrinkChunk(0, chunk, reply.prefill_chunk)
+                reply.prefill_chunk = chunk
+                return self._take(measure, "out_of_memory")
+            return None
+
+        return next_rung
+
+    def _out_of_memory(self, needed_bytes: int) -> OutOfMemory:
+        now = self.snapshot()
+        return OutOfMemory(
+            "out_of_memory",
+            needed=needed_bytes,
+            used=now.own_bytes,
+            allowed=now.allowed_bytes,
+            footprint=self.costs.footprint(
+                self._open.num_cached if self._open else 0, LEAST_CHUNK
+            ),
+            snapshot=now,
+        )
+
+    # --- frames and figures ------------------------------------------------------------------------
+
+    def _framed(self, reply: _Reply) -> Iterator[Framed]:
+        if self._clock() - self._framed_s >= FRAME_INTERVAL_S:
+            self._framed_s = self._clock()
+            yield Framed(self.frame(reply.prefill_chunk))
+
+    def _figures(self, reply: _Reply, text: Text) -> Figures:
+        last = reply.request.spans[-1] if reply.request.spans else None
+        start = last.start if last is not None else 0
+        held = held_bytes(text.sequence, start, text.num_cached)
+        return Figures(
+            prompt_tokens=len(reply.request.prompt_ids),
+            reply_tokens=len(reply.ids),
+            reused_tokens=reply.reused_tokens,
+            prefill_s=reply.prefill_s,
+            time_to_first_token_s=reply.first_token_s,
+            decode_s=reply.decode_s,
+            bytes=held,
+            formats={FORMAT: held} if held else {},
+        )
+
+    def close_text(self) -> None:
+        """What is open becomes idle: reusable, and the first to go when memory is short."""
+        if self._open is not None:
+            if self._chat:
+                self._keys[self._chat] = tuple(self._open.sequence.keys)
+            self.local.close(self._open)
+        self._open = None
+        self._spans, self._chat = (), ""

@@ -1,0 +1,176 @@
+"""The one thread that owns the device: loads the model, then makes one reply at a time.
+
+Requests wait in order of priority; events come back through a queue of each request's own. When nothing is
+asked, memory is measured once a second, so that what is shown stays true. Knows no chat and no document.
+"""
+
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kvchat.engine.engine import Engine
+from kvchat.engine.events import Done, Event, Failed, Framed, Prefilled, Request, Token
+from kvchat.errors import KVChatError, ModelError
+from kvchat.models.load import LoadProgress
+from kvchat.planner.plan import Snapshot
+
+logger = logging.getLogger(__name__)
+
+IDLE_INTERVAL_S = 1.0
+Stage = Literal["loading", "ready", "prefill", "decode", "stopping", "error"]
+Load = Callable[[Callable[[LoadProgress], None], threading.Event], Engine]
+
+
+@dataclass(order=True)
+class _Job:
+    priority: int
+    number: int
+    request: Request | None = field(compare=False)
+    events: "queue.SimpleQueue[Event]" = field(compare=False, default_factory=queue.SimpleQueue)
+
+
+class Worker:
+    """Starts its thread when made. `load` makes the engine, reporting progress, until told to stop."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._cancel_load = threading.Event()
+        self._loaded = threading.Event()
+        self._closing = False
+        self._current: Request | None = None
+        self.engine: Engine | None = None
+        self.error: KVChatError | None = None
+        self.progress: LoadProgress | None = None
+        self.stage: Stage = "loading"
+        self.frame: dict[str, Any] | None = None
+        self.snapshot: Snapshot | None = None
+        self._thread = threading.Thread(target=self._work, name="kvchat-worker", daemon=True)
+        self._thread.start()
+
+    # --- for other threads ---------------------------------------------------------------------------
+
+    def wait_ready(self, timeout_s: float | None = None) -> Engine:
+        """The engine, once it is loaded. Raises ModelError if that failed or takes longer."""
+        if not self._loaded.wait(timeout_s):
+            raise ModelError("model_still_loading")
+        if self.error is not None:
+            raise self.error
+        assert self.engine is not None
+        return self.engine
+
+    def submit(self, request: Request) -> Iterator[Event]:
+        """The events of one reply, as they come; the last is Done or Failed."""
+        job = _Job(request.priority, next(self._numbers), request)
+        self._jobs.put(job)
+        while True:
+            event = job.events.get()
+            yield event
+            if isinstance(event, (Done, Failed)):
+                return
+
+    def close(self) -> None:
+        """Stops what is being made and ends the thread."""
+        self._closing = True
+        self._cancel_load.set()
+        current = self._current
+        if current is not None:
+            current.cancel.set()
+        self._jobs.put(_Job(-1, -1, None))
+        self._thread.join(timeout=30)
+
+    # --- the thread ------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        if self._loads():
+            self._measure()
+            while not self._closing:
+                try:
+                    job = self._jobs.get(timeout=IDLE_INTERVAL_S)
+                except queue.Empty:
+                    self._measure()
+                    continue
+                if job.request is not None:
+                    self._answer(job, job.request)
+        self._refuse_the_rest()
+
+    def _loads(self) -> bool:
+        try:
+            self.engine = self._load(self._on_progress, self._cancel_load)
+            self.stage = "ready"
+        except KVChatError as error:
+            self.error, self.stage = error, "error"
+        except Exception as error:
+            logger.exception("loading failed")
+            self.stage = "error"
+            self.error = ModelError("model_load_failed", why=" ".join(str(error).split())[:200])
+        self._loaded.set()
+        return self.engine is not None
+
+    def _on_progress(self, progress: LoadProgress) -> None:
+        self.progress = progress
+
+    def _measure(self) -> None:
+        assert self.engine is not None
+        try:
+            self.frame = self.engine.frame()
+            self.snapshot = self.engine.latest
+        except Exception:
+            logger.exception("measuring failed")
+
+    def _answer(self, job: _Job, request: Request) -> None:
+        assert self.engine is not None
+        self._current, self.stage = request, "prefill"
+        ended = False
+        try:
+            for event in self.engine.run(request):
+                self._note(event, request)
+                ended = isinstance(event, (Done, Failed))
+                job.events.put(event)
+        except Exception as error:
+            logger.exception("a reply failed")
+            self.engine.close_text()
+            if not ended:
+                why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                job.events.put(Failed(ModelError("step_failed", why=why), "", ()))
+        finally:
+            self._current, self.stage = None, "ready"
+
+    def _note(self, event: Event, request: Request) -> None:
+        if request.cancel.is_set():
+            self.stage = "stopping"
+        elif isinstance(event, Prefilled):
+            self.stage = "prefill"
+        elif isinstance(event, Token):
+            self.stage = "decode"
+        elif isinstance(event, Framed):
+            self.frame = event.frame
+        assert self.engine is not None
+        self.snapshot = self.engine.latest
+
+    def _refuse_the_rest(self) -> None:
+        error = self.error or ModelError("closing")
+        while not self._closing or not self._jobs.empty():
+            job = self._jobs.get()
+            if job.request is None:
+                return
+            job.events.put(Failed(error, "", ()))
+
+
+def load_row(worker: Worker, started_s: float) -> dict[str, Any]:
+    """How far loading is: stage, bytes of all bytes, seconds."""
+    progress = worker.progress
+    if progress is None:
+        return {"stage": "start", "bytes": 0, "of": 0, "s": time.monotonic() - started_s}
+    return {
+        "stage": progress.stage,
+        "bytes": progress.done_bytes,
+        "of": progress.total_bytes,
+        "s": progress.s,
+    }

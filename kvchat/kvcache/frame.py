@@ -1,0 +1,132 @@
+"""What one text holds in the cache, span by span, counted from its block tables; and the whole frame.
+
+    span bytes = its tokens in blocks still held and in the hot window * bytes of a token, per group
+    spans + slack + hot windows = kv device bytes
+    weights + kv + activations + runtime + other processes + free = total
+
+`slack` is free places in slabs and, of it, what is idle: sealed blocks and hot windows kept for reuse.
+`hot_window_bytes` are places of the open text's hot window that hold no token yet.
+The frame is a plain dict, as `--json` and `/api/memory` give it (DESIGN §9).
+"""
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import Any
+
+from kvchat.device.memory import DeviceMemory
+from kvchat.kvcache.blocks import BLOCK_TOKENS
+from kvchat.kvcache.pool import Pool
+from kvchat.kvcache.sequence import Sequence
+from kvchat.kvcache.spans import Span
+
+FORMAT = "fp/fp"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the frame takes from elsewhere: the device, the weights, what a forward needs."""
+
+    device: DeviceMemory
+    budget: int | None
+    headroom: int
+    weight_bytes: int
+    library_bytes: int
+    activation_bytes: int
+    capacity_tokens: int
+
+
+def held_bytes(sequence: Sequence, start: int, stop: int) -> int:
+    """Device bytes of the tokens [start, stop): those that a sliding window has left count nothing."""
+    total = 0
+    for geometry, table in zip(sequence.pool.geometries, sequence.tables, strict=True):
+        first = next((i for i, block in enumerate(table) if block is not None), len(table))
+        from_token = max(start, first * BLOCK_TOKENS)
+        total += max(0, min(stop, sequence.num_cached) - from_token) * geometry.bytes_per_token
+    return total
+
+
+def is_shared(sequence: Sequence, start: int, stop: int) -> bool:
+    """Whether another text holds one of these tokens' blocks as well."""
+    first, last = start // BLOCK_TOKENS, -(-stop // BLOCK_TOKENS)
+    return any(
+        block is not None and block.ref_count > 1
+        for table in sequence.tables
+        for block in table[first:last]
+    )
+
+
+def span_rows(sequence: Sequence | None, spans: Many[Span]) -> list[dict[str, Any]]:
+    """One row a span; the last span reaches to the newest token in the cache."""
+    rows = []
+    for i, span in enumerate(spans):
+        stop = span.stop
+        if sequence is not None and i == len(spans) - 1:
+            stop = max(stop, sequence.num_cached)
+        held = held_bytes(sequence, span.start, stop) if sequence is not None else 0
+        rows.append(
+            {
+                "kind": span.kind,
+                "turn": span.turn,
+                "document": span.name if span.kind == "document" else None,
+                "name": span.name,
+                "tokens": stop - span.start,
+                "bytes": held,
+                "formats": {FORMAT: held} if held else {},
+                "tier": "device" if held else None,
+                "shared": sequence is not None and is_shared(sequence, span.start, stop),
+                "pinned": span.kind == "system",
+            }
+        )
+    return rows
+
+
+def kv_row(pool: Pool, sequence: Sequence | None, span_bytes: int) -> dict[str, int]:
+    """The pool's own account. Holds whatever the spans are: the rest is slack or hot window."""
+    hot = sum(storage.nbytes for storage in sequence.hot) if sequence is not None else 0
+    in_hot = 0
+    if sequence is not None and sequence.hot:
+        in_hot = sum(g.bytes_per_token for g in pool.geometries) * sequence.num_hot
+    return {
+        "device_bytes": pool.device_bytes,
+        "host_bytes": 0,
+        "disk_bytes": 0,
+        "hot_window_bytes": hot - in_hot,
+        "slack_bytes": pool.device_bytes - span_bytes - (hot - in_hot),
+        "idle_bytes": pool.idle_bytes,
+    }
+
+
+def make_frame(
+    pool: Pool, sequence: Sequence | None, spans: Many[Span], measured: Measured
+) -> dict[str, Any]:
+    """The frame without what only the conversation knows (runtime, documents, ledger, figures)."""
+    rows = span_rows(sequence, spans)
+    kv = kv_row(pool, sequence, sum(row["bytes"] for row in rows))
+    kv["capacity_tokens"] = measured.capacity_tokens
+    device = measured.device
+    cache_bytes = pool.device_bytes + measured.library_bytes
+    residue = device.total - device.free - device.other_processes
+    residue -= measured.weight_bytes + cache_bytes
+    activations = max(0, min(measured.activation_bytes, residue))
+    return {
+        "type": "frame",
+        "at_s": device.at_s,
+        "device": {
+            "name": device.device,
+            "total": device.total,
+            "free": device.free,
+            # Weights that the system maps from a file are not all resident: the others' share is
+            # what remains, so that the items always sum to the total.
+            "other_processes": device.other_processes + min(0, residue),
+            "budget": measured.budget,
+            "headroom": measured.headroom,
+        },
+        "weights_bytes": measured.weight_bytes,
+        "library_bytes": measured.library_bytes,
+        "activations_bytes": activations,
+        "runtime_bytes": max(0, residue) - activations,
+        "estimated": [*device.estimated, "activations_bytes"],
+        "kv": kv,
+        "spans": rows,
+        "turns": [row for row in rows if row["kind"] == "turn"],
+    }

@@ -1,0 +1,75 @@
+"""What a text of n tokens costs on the device, item by item; and the inverse, how many tokens fit.
+
+    weights                  measured when the model was loaded
+    kv(n, chunk)             sum over groups: blocks held * block bytes
+    hot(chunk)               (64 + chunk) tokens of every group, while reading
+    activations(chunk, n)    an estimate from shapes, see memory/footprint.py
+
+Pure arithmetic over a ModelSpec and the pool's geometries.
+"""
+
+from dataclasses import dataclass
+
+from kvchat.arch.spec import ModelSpec
+from kvchat.kvcache.blocks import BLOCK_TOKENS, Geometry
+from kvchat.memory.footprint import Footprint, activation_bytes, kv_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    spec: ModelSpec
+    geometries: tuple[Geometry, ...]
+    dtype_bytes: int
+    weight_bytes: int
+
+    def blocks_bytes(self, num_tokens: int, prefill_chunk: int) -> int:
+        """Sealed blocks of a text of n tokens, without those that its sliding windows have left."""
+        return sum(
+            g.blocks_held(num_tokens, prefill_chunk) * g.block_bytes for g in self.geometries
+        )
+
+    def hot_bytes(self, prefill_chunk: int) -> int:
+        return sum((BLOCK_TOKENS + prefill_chunk) * g.bytes_per_token for g in self.geometries)
+
+    def library_bytes(self, num_tokens: int) -> int:
+        """Layers that stay the library's own: their KV grows by copying, so it is there twice."""
+        paged = {layer for geometry in self.geometries for layer in geometry.layers}
+        bits = self.dtype_bytes * 8
+        whole = kv_bytes(self.spec, num_tokens, bits, bits)
+        own = sum(
+            layer.values_per_token * layer.tokens_held(num_tokens) * self.dtype_bytes
+            for i, layer in enumerate(self.spec.layers)
+            if i in paged
+        )
+        states = sum(layer.recurrent_bytes for layer in self.spec.layers)
+        return 2 * (whole - own) + 2 * states
+
+    def activations(self, prefill_chunk: int, num_tokens: int) -> int:
+        return activation_bytes(self.spec, prefill_chunk, num_tokens, self.dtype_bytes)
+
+    def footprint(self, num_tokens: int, prefill_chunk: int, headroom: int = 0) -> Footprint:
+        """Everything that is on the device when a text of n tokens has just been read."""
+        chunk = min(prefill_chunk, max(1, num_tokens))
+        return Footprint(
+            weights=self.weight_bytes,
+            kv_device=self.blocks_bytes(num_tokens, chunk) + self.library_bytes(num_tokens),
+            kv_host=0,
+            kv_disk=0,
+            activations=self.activations(chunk, num_tokens),
+            workspace=self.hot_bytes(chunk),
+            headroom=headroom,
+        )
+
+    def needed_bytes(self, num_tokens: int, prefill_chunk: int) -> int:
+        return self.footprint(num_tokens, prefill_chunk).total
+
+    def largest_tokens(self, allowed_bytes: int, prefill_chunk: int) -> int:
+        """The most tokens whose footprint fits, at most what the model can take. 0 where none does."""
+        low, high = 0, self.spec.max_positions
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.needed_bytes(middle, prefill_chunk) <= allowed_bytes:
+                low = middle
+            else:
+                high = middle - 1
+        return low

@@ -1,0 +1,129 @@
+"""Our cache and attention against the library's own, on tiny random models of each layer kind.
+
+Every prefill chunk size gives the same logits; so does continuing from a reused prefix.
+"""
+
+import pytest
+import torch
+from torch import Tensor
+
+from kvchat.arch.from_hf import spec_from_config
+from kvchat.attention import hf_seam
+from kvchat.engine.local import LocalModel
+from kvchat.kvcache.blocks import geometries
+from kvchat.kvcache.pool import Pool
+from tests.tiny import tiny_model
+
+CPU = torch.device("cpu")
+KINDS = {
+    "llama": {},
+    "qwen3": {},
+    "gemma3": {},
+    "mha": {"kind": "llama", "num_key_value_heads": 4},
+    "mqa": {"kind": "llama", "num_key_value_heads": 1},
+    "tiny window": {"kind": "gemma3", "sliding_window": 9},
+    "wide window": {"kind": "gemma3", "sliding_window": 130},
+}
+
+
+def made(kind: str) -> tuple[LocalModel, torch.nn.Module]:
+    changes = dict(KINDS[kind])
+    config, model = tiny_model(str(changes.pop("kind", kind)), **changes)
+    hf_seam.register()
+    model.set_attn_implementation(hf_seam.NAME)
+    spec = spec_from_config(config, name=kind, dtype_bytes=4)
+    pool = Pool(geometries(spec, torch.float32), CPU, b"root")
+    return LocalModel(model, spec, pool), model
+
+
+def library_logits(model: torch.nn.Module, ids: list[int]) -> Tensor:
+    """[len(ids), vocab] by the library, without any cache."""
+    model.set_attn_implementation("eager")
+    with torch.inference_mode():
+        logits: Tensor = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    model.set_attn_implementation(hf_seam.NAME)
+    return logits
+
+
+def random_ids(count: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(3, 500, (count,), generator=generator).tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunk", [1, 13, 64, 127, 260])
+def test_logits_are_the_librarys_at_every_chunk_size(kind: str, chunk: int) -> None:
+    local, model = made(kind)
+    ids = random_ids(260, 1)
+    expected = library_logits(model, ids)
+    text = local.open(ids, chunk)
+    for start in range(0, len(ids), chunk):
+        piece = ids[start : start + chunk]
+        logits = local.step(text, piece)
+        assert (logits - expected[start + len(piece) - 1]).abs().max() < 1e-4
+    local.close(text)
+    local.pool.check_integrity(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cut", [1, 63, 64, 65, 129, 200])
+def test_a_reused_prefix_gives_the_logits_of_a_fresh_run(kind: str, cut: int) -> None:
+    local, model = made(kind)
+    first = random_ids(200, 2)
+    text = local.open(first, 50)
+    for start in range(0, 200, 50):
+        local.step(text, first[start : start + 50])
+    local.close(text)
+    second = [*first[:cut], *random_ids(30, 3)]
+    text = local.open(second, 50)
+    assert text.num_cached == cut
+    logits = local.step(text, second[text.num_cached :])
+    assert (logits - library_logits(model, second)[-1]).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("length", [63, 64, 65, 130])
+def test_a_window_edge_holds_over_turns(length: int) -> None:
+    """C14: prompts around the window's length, then three more turns on the reused cache."""
+    config, model = tiny_model("gemma3", sliding_window=64)
+    hf_seam.register()
+    model.set_attn_implementation(hf_seam.NAME)
+    spec = spec_from_config(config, name="edge", dtype_bytes=4)
+    local = LocalModel(model, spec, Pool(geometries(spec, torch.float32), CPU, b"root"))
+    ids = random_ids(length, 4)
+    for turn in range(4):
+        text = local.open(ids, 32)
+        while text.num_cached < len(ids):
+            logits = local.step(text, ids[text.num_cached : text.num_cached + 32])
+        assert (logits - library_logits(model, ids)[-1]).abs().max() < 1e-4
+        local.close(text)
+        ids = [*ids, *random_ids(20, 5 + turn)]
+
+
+def test_a_failed_forward_changes_nothing() -> None:
+    """A layer that fails in the middle: the same step gives the same logits when it runs again."""
+    local, model = made("gemma3")
+    ids = random_ids(150, 6)
+    expected = library_logits(model, ids)
+    text = local.open(ids, 100)
+    local.step(text, ids[:100])
+    broken = model.model.layers[3].mlp
+    right = broken.forward
+    broken.forward = lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory"))
+    with pytest.raises(RuntimeError):
+        local.step(text, ids[100:])
+    broken.forward = right
+    local.pool.check_integrity()
+    assert text.num_cached == 100
+    assert (local.step(text, ids[100:]) - expected[-1]).abs().max() < 1e-4
+
+
+def test_a_model_that_hides_its_keywords_is_refused() -> None:
+    """A family that does not hand the live keyword dict to the cache gets a sentence, not garbage."""
+    from kvchat.errors import ModelError
+
+    local, _ = made("llama")
+    text = local.open([1, 2], 8)
+    text.sequence.reserve(1)
+    layer = text.cache.layers[0]
+    with pytest.raises(ModelError):
+        layer.update(torch.zeros(1, 2, 1, 16), torch.zeros(1, 2, 1, 16))

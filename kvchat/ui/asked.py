@@ -1,0 +1,54 @@
+"""What a tab asks for, checked: it comes from a browser, where anything may imitate us."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from kvchat.errors import RequestError
+from kvchat.ui.transcript import TURNS_SHOWN
+
+Kind = Literal["open", "ask", "regenerate", "edit", "switch", "remove"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One wish of one tab. `tab`: the tab's own name for itself; `shown`: turns to draw."""
+
+    kind: Kind
+    tab: str
+    chat: str | None
+    text: str
+    turn: int
+    sibling: int
+    shown: int
+
+
+def read_asked(sent: object) -> Asked:
+    """Raises RequestError for anything that our own scripts would not send."""
+    if not isinstance(sent, dict) or sent.get("kind") not in get_args(Kind):
+        raise RequestError("ui_request")
+    return Asked(
+        kind=sent["kind"],
+        tab=text_of(sent, "tab"),
+        chat=text_of(sent, "chat") or None,
+        text=text_of(sent, "text"),
+        turn=_count_of(sent, "turn"),
+        sibling=_count_of(sent, "sibling"),
+        shown=max(TURNS_SHOWN, _count_of(sent, "shown")),
+    )
+
+
+def text_of(sent: Any, name: str) -> str:
+    """The text sent under a name, or an empty one. Raises RequestError for anything but text."""
+    value = sent.get(name, "") if isinstance(sent, dict) else None
+    if value is None and isinstance(sent, dict):
+        return ""
+    if not isinstance(value, str):
+        raise RequestError("ui_request")
+    return value
+
+
+def _count_of(sent: dict[str, Any], name: str) -> int:
+    value = sent.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise RequestError("ui_request")
+    return value

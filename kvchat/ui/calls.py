@@ -1,0 +1,161 @@
+"""What scripts of the screen may call outside gradio's queue: lists, documents, settings, stop.
+
+Each call takes one JSON object and gives one; an error comes back as `{"error": {...}}` in the
+page's language. Arguments come from a browser and are checked as such (case C31: an uploaded file
+is only believed to be one if it lies in the upload folder).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradio.utils import get_upload_folder
+
+from kvchat.chat.rows import DocumentRow
+from kvchat.errors import KVChatError, RequestError
+from kvchat.settings import SCHEMA
+from kvchat.ui.asked import text_of
+from kvchat.ui.following import Following
+from kvchat.ui.forms import form, mistakes, preset_values
+from kvchat.ui.words import problem, sentence
+from kvchat.wording import Language
+
+if TYPE_CHECKING:
+    from kvchat.chat.conversations import Conversations
+
+Call = Callable[[Any], Any]
+_LONGEST_NAME = 240
+
+
+class Calls:
+    """The calls by name; `all()` gives them as plain functions, the kind that gradio publishes."""
+
+    def __init__(
+        self, conversations: "Conversations", following: Following, lang: Language
+    ) -> None:
+        self._conversations = conversations
+        self._following = following
+        self._lang = lang
+
+    def all(self) -> list[Call]:
+        names = [name for name in vars(Calls) if not name.startswith("_") and name != "all"]
+        return [_published(name, getattr(self, name), self._lang) for name in names]
+
+    def status(self, sent: Any) -> dict[str, Any]:
+        found = dict(self._conversations.status())
+        found["notices"] = self._sentences(found.get("notices") or ())
+        found["error"] = problem(found.get("error"), self._lang)
+        return found
+
+    def chats(self, sent: Any) -> dict[str, Any]:
+        rows = self._conversations.chats(text_of(sent, "query"))
+        return {"chats": [asdict(row) for row in rows]}
+
+    def rename(self, sent: Any) -> dict[str, Any]:
+        self._conversations.rename(_chat(sent), " ".join(text_of(sent, "title").split()))
+        return {}
+
+    def delete(self, sent: Any) -> dict[str, Any]:
+        self._conversations.delete(_chat(sent))
+        return {}
+
+    def stop(self, sent: Any) -> dict[str, Any]:
+        self._conversations.stop(_chat(sent))
+        return {}
+
+    def leave(self, sent: Any) -> dict[str, Any]:
+        self._following.leave(text_of(sent, "tab"))
+        return {}
+
+    def source(self, sent: Any) -> dict[str, Any]:
+        """The texts of a turn as they were written, for copying and editing."""
+        turn = sent.get("turn") if isinstance(sent, dict) else None
+        for one in self._conversations.history(_chat(sent)):
+            if one.turn == turn:
+                return {"text": one.text, "reply": one.reply or ""}
+        raise RequestError("ui_request")
+
+    def ledger(self, sent: Any) -> dict[str, Any]:
+        return {"entries": self._conversations.ledger_since(text_of(sent, "chat") or None, 0)}
+
+    def documents(self, sent: Any) -> dict[str, Any]:
+        chat = text_of(sent, "chat")
+        rows = self._conversations.documents(chat) if chat else []
+        return {"documents": [self._row(row) for row in rows]}
+
+    def add_document(self, sent: Any) -> dict[str, Any]:
+        path = _uploaded(text_of(sent, "path"))
+        chat = text_of(sent, "chat") or self._conversations.new_chat()
+        name = _bare(text_of(sent, "name")) or path.name
+        try:
+            return {"chat": chat, "document": self._conversations.add_document(chat, path, name)}
+        except KVChatError as error:
+            return {"chat": chat, "error": problem(error, self._lang)}
+
+    def remove_document(self, sent: Any) -> dict[str, Any]:
+        self._conversations.remove_document(_chat(sent), text_of(sent, "document"))
+        return {}
+
+    def settings(self, sent: Any) -> dict[str, Any]:
+        return form(self._conversations.settings, self._lang)
+
+    def preset(self, sent: Any) -> dict[str, Any]:
+        return {"values": preset_values(text_of(sent, "name"))}
+
+    def apply(self, sent: Any) -> dict[str, Any]:
+        changes = sent.get("changes") if isinstance(sent, dict) else None
+        if not isinstance(changes, dict):
+            raise RequestError("ui_request")
+        wrong = mistakes(changes, self._lang)
+        if wrong:
+            return {"mistakes": wrong}
+        later = self._conversations.apply(changes)
+        return {"reload": [SCHEMA[name].label[self._lang] for name in later if name in SCHEMA]}
+
+    def _sentences(self, said: Iterable[object]) -> list[str]:
+        return [sentence(one, self._lang) for one in said]
+
+    def _row(self, row: DocumentRow) -> dict[str, Any]:
+        found = asdict(row)
+        found["problem"] = problem(row.problem, self._lang, name=row.name)
+        found["notes"] = self._sentences(row.notes)
+        return found
+
+
+def _published(name: str, call: Call, lang: Language) -> Call:
+    """A plain function of that name (gradio marks and names functions, not methods)."""
+
+    def published(sent: Any) -> Any:
+        try:
+            return call(sent)
+        except KVChatError as error:
+            return {"error": problem(error, lang)}
+
+    published.__name__ = name
+    return published
+
+
+def _chat(sent: Any) -> str:
+    chat = text_of(sent, "chat")
+    if not chat:
+        raise RequestError("ui_request")
+    return chat
+
+
+def _uploaded(sent: str) -> Path:
+    """The file of an upload. Raises RequestError for any path outside the upload folder."""
+    folder = Path(get_upload_folder()).resolve()
+    try:
+        path = Path(sent).resolve(strict=True)
+    except (OSError, ValueError):
+        raise RequestError("ui_upload") from None
+    if not path.is_relative_to(folder) or not path.is_file():
+        raise RequestError("ui_upload")
+    return path
+
+
+def _bare(name: str) -> str:
+    """A file name without folders and control characters; its end is kept, for the suffix."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    return "".join(c for c in last if c.isprintable())[-_LONGEST_NAME:].strip()

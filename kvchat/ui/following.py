@@ -1,0 +1,113 @@
+"""A tab follows a chat: it shows what is there, and while an answer is being made, how it grows.
+
+The answer belongs to the conversations, not to a tab: closing or reloading a tab stops nothing, and
+any number of tabs may follow one answer. Stopping is a call of its own; nothing is cancelled here
+and no error is raised, for gradio would draw a raised one over the whole chat (UI.md 2.5).
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from kvchat.chat.answer import ENDED, LiveAnswer
+from kvchat.errors import KVChatError, RequestError
+from kvchat.ui.asked import Asked
+from kvchat.ui.transcript import merged, messages, notes
+from kvchat.ui.words import problem
+from kvchat.wording import Language
+
+if TYPE_CHECKING:
+    from kvchat.chat.conversations import Conversations
+
+Shown = tuple[list[dict[str, str]], dict[str, Any]]
+
+# At most eight updates a second, five where many turns are drawn (UI.md 2.3: 29 to 60 ms each).
+_PAUSE_S, _LONG_PAUSE_S, _MANY_TURNS = 0.125, 0.2, 10
+_MOST_TABS = 512
+
+
+class Following:
+    """Which tab follows what. A tab follows one chat: its newest wish ends what was before."""
+
+    def __init__(self, conversations: "Conversations", lang: Language) -> None:
+        self._conversations = conversations
+        self._lang = lang
+        self._wishes: OrderedDict[str, int] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def leave(self, tab: str) -> int:
+        """Ends what the tab follows; the number names the tab's newest wish."""
+        with self._lock:
+            wish = self._wishes.pop(tab, 0) + 1
+            self._wishes[tab] = wish
+            while len(self._wishes) > _MOST_TABS:
+                self._wishes.popitem(last=False)
+            return wish
+
+    def show(self, asked: Asked) -> Iterator[Shown]:
+        """Does what was asked, then shows the chat until the answer in it is complete."""
+        wish = self.leave(asked.tab)
+        try:
+            chat, live = self._do(asked)
+        except KVChatError as error:
+            yield self._failed(asked, error)
+            return
+        if chat is None:
+            yield [], notes(None, (), None, self._lang, asked.shown)
+            return
+        yield from self._follow(asked, wish, chat, live)
+
+    def _follow(
+        self, asked: Asked, wish: int, chat: str, live: LiveAnswer | None
+    ) -> Iterator[Shown]:
+        seen = -1
+        while self._wishes.get(asked.tab) == wish:
+            drawn_s = time.monotonic()
+            is_final = live is None or live.status in ENDED  # before reading, so the last is whole
+            yield self._drawn(chat, live, asked.shown)
+            if live is None or is_final:
+                return
+            seen = live.wait_change(seen, 1.0)
+            pause_s = _LONG_PAUSE_S if live.turn > _MANY_TURNS else _PAUSE_S
+            time.sleep(max(0.0, drawn_s + pause_s - time.monotonic()))
+
+    def _do(self, asked: Asked) -> tuple[str | None, LiveAnswer | None]:
+        talks, chat = self._conversations, asked.chat
+        if asked.kind == "ask":
+            chat = chat or talks.new_chat()
+            return chat, talks.ask(chat, asked.text)
+        if chat is None:
+            return None, None
+        match asked.kind:
+            case "regenerate":
+                return chat, talks.regenerate(chat, asked.turn)
+            case "edit":
+                return chat, talks.edit(chat, asked.turn, asked.text)
+            case "switch":
+                talks.switch(chat, asked.turn, asked.sibling)
+            case "remove":
+                talks.delete_turn(chat, asked.turn)
+        return chat, talks.live(chat)
+
+    def _drawn(self, chat: str, live: LiveAnswer | None, shown: int) -> Shown:
+        exchanges = merged(self._conversations.history(chat), live)
+        return (
+            messages(exchanges, live, self._lang, shown),
+            notes(chat, exchanges, live, self._lang, shown),
+        )
+
+    def _failed(self, asked: Asked, error: KVChatError) -> Shown:
+        """The chat as it was, a card with the error, and the text back for the box it came from."""
+        try:
+            if asked.chat is None:
+                raise RequestError("ui_request")
+            found, around = self._drawn(
+                asked.chat, self._conversations.live(asked.chat), asked.shown
+            )
+        except KVChatError:
+            found, around = [], notes(None, (), None, self._lang, asked.shown)
+        unsent = asked.text if asked.kind in ("ask", "edit") else ""
+        around["problem"] = {**(problem(error, self._lang) or {}), "unsent": unsent}
+        return found, around

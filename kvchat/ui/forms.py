@@ -1,0 +1,87 @@
+"""The settings as a form: one entry a setting, made from the schema in one language.
+
+Nothing here names a setting: what `kvchat.settings` adds appears on the screen by itself. Words for
+choices, units, groups and presets are looked up and fall back to what the settings file would say.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvchat.errors import SettingsError
+from kvchat.settings import SCHEMA, Entry, Settings, checked, presets, read_preset
+from kvchat.ui.words import problem
+from kvchat.units import GIB, KIB, MIB
+from kvchat.wording import Language, say, table
+
+
+def form(settings: Settings, lang: Language) -> dict[str, Any]:
+    """Groups in the schema's order, each with its entries and their values as the form shows."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for name, entry in SCHEMA.items():
+        groups.setdefault(entry.group, []).append(
+            _field(name, entry, getattr(settings, name), lang)
+        )
+    return {
+        "groups": [
+            {"title": _word(f"ui.group.{group}", group, lang), "fields": fields}
+            for group, fields in groups.items()
+        ],
+        "presets": [
+            {"value": name, "label": _word(f"ui.preset.{name}", name, lang)} for name in presets()
+        ],
+    }
+
+
+def preset_values(name: str) -> dict[str, Any]:
+    """What a preset would put into the form. Raises SettingsError for an unknown name."""
+    found = {key: checked(key, value) for key, value in read_preset(name).items()}
+    return {key: written(SCHEMA[key], value) for key, value in found.items()}
+
+
+def mistakes(changes: Mapping[str, object], lang: Language) -> dict[str, dict[str, str]]:
+    """Setting -> what is wrong with its new value, each looked at for itself."""
+    found = {}
+    for name, value in changes.items():
+        try:
+            checked(name, value)
+        except SettingsError as error:
+            found[name] = problem(error, lang) or {}
+    return found
+
+
+def written(entry: Entry, value: object) -> object:
+    """A value as a person would write it, so that reading it back gives the same value exactly."""
+    if value is None:
+        return "auto"
+    if entry.kind == "size" and isinstance(value, int):
+        units = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
+        whole = next(((f, unit) for f, unit in units if value and value % f == 0), (1, ""))
+        return f"{value // whole[0]}{' ' if whole[1] else ''}{whole[1]}"
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _field(name: str, entry: Entry, value: object, lang: Language) -> dict[str, Any]:
+    return {
+        "name": name,
+        "kind": entry.kind,
+        "label": entry.label[lang],
+        "help": entry.help[lang],
+        "unit": "" if entry.kind == "size" else _word(f"ui.unit.{entry.unit}", entry.unit, lang),
+        "least": None if entry.least is None else written(entry, _whole(entry, entry.least)),
+        "most": None if entry.most is None else written(entry, _whole(entry, entry.most)),
+        "choices": [
+            {"value": one, "label": _word(f"ui.choice.{name}.{one}", one, lang)}
+            for one in entry.choices
+        ],
+        "reload": entry.applies == "reload",
+        "optional": entry.optional,
+        "value": written(entry, value),
+    }
+
+
+def _whole(entry: Entry, limit: float) -> float:
+    return limit if entry.kind == "float" else int(limit)
+
+
+def _word(code: str, plain: str, lang: Language) -> str:
+    return say(code, lang) if code in table() else plain

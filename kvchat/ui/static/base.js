@@ -1,0 +1,139 @@
+// The ground: words, numbers, elements, one event bus, and the way to Python.
+(() => {
+  const K = window.kvchat;
+  K.draw = {};
+  K.chat = new URL(location.href).searchParams.get("c") || null;
+  K.tab = crypto.randomUUID ? crypto.randomUUID() : String(Math.random());
+  K.shown = 0;
+  K.notes = { chat: null, earlier: 0, turns: [], live: null, problem: null };
+
+  K.on = (name, listen) => addEventListener(`kvchat:${name}`, (event) => listen(event.detail));
+  K.emit = (name, detail) => dispatchEvent(new CustomEvent(`kvchat:${name}`, { detail }));
+
+  // Words. Templates are Python's: {name}, {name:,}, {{ and }}.
+  const written = (value) => {
+    if (typeof value === "number") return K.number(value);
+    if (Array.isArray(value)) return K.ranges(value);
+    return value === null || value === undefined ? "" : String(value);
+  };
+  K.has = (code) => Object.hasOwn(K.words, code);
+  const template = (code, facts) =>
+    (Object.values(facts).includes(1) && K.words[`${code}.one`]) || (K.words[code] ?? code);
+  K.say = (code, facts = {}) =>
+    template(code, facts).replace(/\{\{|\}\}|\{(\w+)(?::[^}]*)?\}/g, (found, name) =>
+      name ? written(facts[name]) : found[0]
+    );
+
+  // Numbers, as kvchat/units.py writes them
+  K.number = (value, digits = 0) =>
+    value.toLocaleString(K.lang, { maximumFractionDigits: digits, minimumFractionDigits: digits });
+  K.size = (bytes) => {
+    const size = Math.abs(bytes);
+    if (size >= 2 ** 30) return `${(bytes / 2 ** 30).toFixed(2)} GiB`;
+    if (size >= 10 * 2 ** 20) return `${(bytes / 2 ** 20).toFixed(0)} MiB`;
+    if (size >= 2 ** 20) return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+    return size >= 1024 ? `${(bytes / 1024).toFixed(0)} KiB` : `${bytes} B`;
+  };
+  K.seconds = (s) => K.say("ui.seconds", { s: s.toFixed(s < 10 ? 1 : 0) });
+  K.ranges = (list) => {
+    // [1, 2, 3, 5] -> "1–3, 5"
+    const runs = [];
+    for (const one of list) {
+      const last = runs.at(-1);
+      if (last && typeof one === "number" && one === last[1] + 1) last[1] = one;
+      else runs.push([one, one]);
+    }
+    return runs.map(([a, b]) => (a === b ? String(a) : `${a}–${b}`)).join(", ");
+  };
+  // "fp/fp" -> "FP", "int6/int4" -> "INT6/INT4"
+  K.format = (name) => {
+    const [k, v] = name.toUpperCase().split("/");
+    return k === v || !v ? k : `${k}/${v}`;
+  };
+
+  // Elements. Text goes in as text, never as HTML: most of it was written by others.
+  K.el = (tag, about = {}, ...children) => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(about)) {
+      if (value === null || value === undefined || value === false) continue;
+      if (name === "text") element.textContent = value;
+      else if (name === "on") for (const [e, f] of Object.entries(value)) element.addEventListener(e, f);
+      else element.setAttribute(name, value === true ? "" : value);
+    }
+    element.append(...children.filter((child) => child !== null && child !== undefined));
+    return element;
+  };
+  K.button = (code, icon, press, about = {}) =>
+    K.el(
+      "button",
+      { type: "button", title: K.say(code), "aria-label": K.say(code), ...about, on: { click: press } },
+      K.icon(icon)
+    );
+  // Writes only what changed, so that nothing flickers and a screen reader is not woken.
+  K.put = (element, text) => {
+    if (element.textContent !== text) element.textContent = text;
+  };
+  K.show = (element, visible) => {
+    if (element.hidden === visible) element.hidden = !visible;
+  };
+
+  // The way to Python: `connect` is called when the link component stands.
+  let opened;
+  const ready = new Promise((resolve) => (opened = resolve));
+  K.connect = (props, server, upload, watch, trigger) => {
+    watch("value", () => K.hear(props.value));
+    opened({ server, upload, trigger });
+    K.act("open");
+  };
+  K.call = async (name, sent = {}) => {
+    const { server } = await ready;
+    try {
+      return (await server[name](sent)) ?? {};
+    } catch {
+      return { error: { message: K.say("ui.offline"), remedy: K.say("ui.offline.remedy") } };
+    }
+  };
+  K.upload = async (file) => (await ready).upload(file);
+  K.act = async (kind, about = {}) => {
+    const { trigger } = await ready;
+    trigger({ kind, tab: K.tab, chat: K.chat, shown: K.shown, ...about });
+  };
+
+  // Which chat this tab shows. Notes of a chat that was left may still arrive: they are not for us.
+  let isNew = false;
+  K.hear = (notes) => {
+    if (!notes || typeof notes !== "object") return;
+    if (K.chat === null && isNew && notes.chat) K.adopt(notes.chat);
+    if (notes.chat !== K.chat && notes.chat !== null) return;
+    K.notes = notes;
+    K.emit("notes", notes);
+  };
+  K.adopt = (chat) => {
+    isNew = false;
+    K.chat = chat;
+    history.replaceState(null, "", K.address(chat));
+    K.emit("chat", chat);
+  };
+  K.address = (chat) => location.pathname + (chat ? `?c=${encodeURIComponent(chat)}` : "");
+  K.open = (chat, push = true) => {
+    isNew = false;
+    K.chat = chat;
+    K.shown = 0;
+    if (push) history.pushState(null, "", K.address(chat));
+    K.emit("chat", chat);
+    K.act("open");
+  };
+  K.ask = (text) => {
+    isNew = K.chat === null;
+    K.act("ask", { text });
+  };
+  addEventListener("popstate", () =>
+    K.open(new URL(location.href).searchParams.get("c") || null, false)
+  );
+
+  K.copy = async (text, button) => {
+    await navigator.clipboard.writeText(text);
+    button?.classList.add("kv-done");
+    setTimeout(() => button?.classList.remove("kv-done"), 1200);
+  };
+})();

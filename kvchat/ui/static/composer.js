@@ -1,0 +1,132 @@
+// The box at the bottom: question, send or stop, files, and how much room the context has left.
+(() => {
+  const K = window.kvchat;
+  let box;
+  const draftKey = () => `kvchat.draft.${K.chat ?? "new"}`;
+  const keep = () => {
+    try {
+      if (box.value) localStorage.setItem(draftKey(), box.value);
+      else localStorage.removeItem(draftKey());
+    } catch {
+      // no storage, no draft
+    }
+  };
+  const restore = () => {
+    try {
+      box.value = localStorage.getItem(draftKey()) ?? "";
+    } catch {
+      box.value = "";
+    }
+    K.grow(box, 240);
+    K.emit("typed");
+  };
+  K.grow = (area, most) => {
+    area.style.height = "auto";
+    area.style.height = `${Math.min(area.scrollHeight, most)}px`;
+  };
+  const busy = () => Boolean(K.notes.live);
+
+  K.draw.composer = (root) => {
+    box = K.el("textarea", { id: "kv-input", rows: "1", placeholder: K.say("ui.ask"), "aria-label": K.say("ui.ask"), enterkeyhint: "send" });
+    const send = K.el("button", { type: "submit", class: "kv-send", title: K.say("ui.send"), "aria-label": K.say("ui.send") }, K.icon("send"));
+    const stop = K.el("button", { type: "button", class: "kv-stop", hidden: true, title: K.say("ui.stop"), on: { click: K.stop } }, K.icon("stop"), K.el("span", { text: K.say("ui.stop") }), K.el("kbd", { text: "Esc" }));
+    const form = K.el("form", { class: "kv-composer" },
+      K.button("ui.attach", "clip", () => K.chooseFiles(), { class: "kv-ghost kv-attach" }), box, send, stop);
+    const problem = K.el("div", { class: "kv-card", role: "alert", hidden: true });
+    root.append(K.welcome(), problem, K.attachments(), form, meter());
+
+    const draw = () => {
+      K.show(stop, busy());
+      K.show(send, !busy());
+      send.disabled = !box.value.trim();
+    };
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      submit();
+    });
+    box.addEventListener("keydown", (event) => {
+      if (event.isComposing || event.keyCode === 229) return;
+      if (event.key === "Enter" && !event.shiftKey) {
+        event.preventDefault();
+        submit();
+      } else if (event.key === "ArrowUp" && !box.value && K.notes.turns.length) {
+        event.preventDefault();
+        if (!busy()) K.edit(K.notes.turns.at(-1).turn);
+      }
+    });
+    box.addEventListener("input", () => {
+      K.grow(box, 240);
+      keep();
+      draw();
+    });
+    K.on("typed", draw);
+    K.on("chat", restore);
+    K.on("focus", () => box.focus());
+    K.on("notes", (notes) => {
+      drawProblem(problem, notes.problem);
+      draw();
+    });
+    restore();
+    draw();
+    if (matchMedia("(min-width: 800px)").matches) box.focus();
+  };
+
+  const submit = () => {
+    const text = box.value.trim();
+    if (!text || busy()) return;
+    box.value = "";
+    keep();
+    K.grow(box, 240);
+    K.emit("typed");
+    K.follow();
+    K.ask(text);
+  };
+  K.fillIn = (text) => {
+    box.value = text;
+    keep();
+    K.grow(box, 240);
+    K.emit("typed");
+    box.focus();
+  };
+  K.stop = () => {
+    if (busy() && K.chat) K.call("stop", { chat: K.chat });
+  };
+  const drawProblem = (card, problem) => {
+    K.show(card, Boolean(problem));
+    if (!problem) return;
+    card.replaceChildren(K.icon("note"), K.el("div", {}, K.el("strong", { text: problem.message }), K.el("span", { text: problem.remedy })),
+      K.button("ui.close", "close", () => K.show(card, false), { class: "kv-tool" }));
+    if (problem.unsent && !box.value) K.fillIn(problem.unsent);
+  };
+
+  // The context: one band a turn, so that it is seen what fills it.
+  const meter = () => {
+    const track = K.el("div", { class: "kv-meter-track" });
+    const text = K.el("span", { class: "kv-meter-text" });
+    const row = K.el("div", { class: "kv-meter", role: "img" }, K.el("span", { class: "kv-muted", text: K.say("ui.context") }), track, text);
+    K.on("frame", (frame) => {
+      const room = K.capacity(frame);
+      K.show(row, Boolean(room));
+      if (!room) return;
+      const spans = (frame.spans ?? []).filter((span) => span.tokens > 0);
+      while (track.children.length > spans.length) track.lastChild.remove();
+      while (track.children.length < spans.length) track.append(K.el("i"));
+      spans.forEach((span, at) => {
+        const band = track.children[at];
+        const width = `${((span.tokens / room.most) * 100).toFixed(3)}%`;
+        if (band.style.width !== width) band.style.width = width;
+        const fill = K.fill(span.formats);
+        if (band.dataset.fill !== fill) band.style.background = band.dataset.fill = fill;
+      });
+      K.put(text, K.say("ui.context.used", { used: room.used, most: room.most, left: room.left }));
+      row.setAttribute("aria-label", `${K.say("ui.context")}: ${text.textContent}`);
+    });
+    return row;
+  };
+
+  // New text is followed to the bottom unless the person has scrolled up to read.
+  K.follow = () => {
+    const log = document.querySelector("#kv-chat [role=log]");
+    if (log) log.scrollTop = log.scrollHeight;
+  };
+})();

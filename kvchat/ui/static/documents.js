@@ -1,0 +1,119 @@
+// The documents of a chat, their pages as pictures, and the citations that lead there.
+(() => {
+  const K = window.kvchat;
+  let documents = [];
+  let shown = null; // {document, page}
+  let parts;
+
+  const wholeName = (cite) => {
+    const label = cite.label && cite.label !== String(cite.page);
+    return K.say(label ? "ui.cite.printed" : "ui.cite", { page: cite.page, label: cite.label });
+  };
+  K.citations = (list) => {
+    const seen = new Set();
+    const chips = [];
+    for (const support of ["matched", "given"]) {
+      for (const cite of list) {
+        const key = `${cite.document}/${cite.page}`;
+        if (cite.support !== support || seen.has(key)) continue;
+        seen.add(key);
+        chips.push(chip(cite));
+      }
+    }
+    const matched = list.some((cite) => cite.support === "matched");
+    return K.el("div", { class: "kv-cites" },
+      K.el("span", { class: "kv-muted", text: K.say(matched ? "ui.cites" : "ui.cites.unconfirmed") }), ...chips);
+  };
+  const chip = (cite) => {
+    const matched = cite.support === "matched";
+    const name = K.el("span", { class: "kv-cite-name", text: cite.name });
+    const title = [cite.name, wholeName(cite), K.say(matched ? "ui.cite.matched" : "ui.cite.given"), cite.text].filter(Boolean).join("\n");
+    return K.el("button", { type: "button", class: `kv-cite${matched ? " kv-matched" : ""}`, title, on: { click: () => K.openPage(cite.document, cite.page) } },
+      name, K.el("span", { text: wholeName(cite) }), matched ? K.icon("check") : null);
+  };
+  K.openPage = (document, page) => {
+    shown = { document, page };
+    K.panel.open("documents");
+    draw();
+  };
+
+  K.panel.fill.documents = (body) => {
+    parts = { list: K.el("div", { class: "kv-docs" }), view: K.el("div", { class: "kv-page-view", hidden: true }) };
+    body.append(parts.list, parts.view);
+    draw();
+  };
+  const draw = () => {
+    if (!parts) return;
+    if (shown && documents.length && !documents.some((one) => one.document === shown.document)) shown = null;
+    parts.list.replaceChildren(...(documents.length ? documents.map(row) : [K.el("p", { class: "kv-hint", text: K.say("ui.documents.none") }), K.el("button", { type: "button", class: "kv-plain", text: K.say("ui.attach"), on: { click: K.chooseFiles } })]));
+    drawPage();
+  };
+  const about = (one) => {
+    const found = [K.say("ui.pages", { pages: one.num_pages })];
+    if (one.pages_done < one.num_pages && !one.problem) found.push(K.say("ui.reading", { done: one.pages_done, of: one.num_pages }));
+    if (one.num_tokens) found.push(K.say("ui.figures.tokens", { tokens: one.num_tokens }));
+    return found.join(" · ");
+  };
+  const row = (one) => {
+    const item = K.el("section", { class: `kv-doc${one.problem ? " kv-has-problem" : ""}` },
+      K.el("div", { class: "kv-doc-head" }, K.icon("file"),
+        K.el("div", { class: "kv-doc-words" },
+          K.el("strong", { text: one.name, title: one.name }),
+          one.problem ? null : K.el("span", { class: "kv-muted", text: about(one) }),
+          one.mode && !one.problem ? K.el("span", { class: "kv-muted", text: K.say(`ui.mode.${one.mode}`) }) : null),
+        K.button("ui.document.remove", "close", async () => {
+          await K.call("remove_document", { chat: K.chat, document: one.document });
+          K.refreshDocuments();
+        }, { class: "kv-tool" })));
+    if (one.problem) item.append(K.el("p", { class: "kv-doc-problem", text: `${one.problem.message} ${one.problem.remedy}` }));
+    for (const note of one.notes ?? []) item.append(K.el("p", { class: "kv-doc-note", text: note }));
+    if (!one.problem && one.pages_done < one.num_pages) item.append(progress(one));
+    if (!one.problem && one.num_pages) item.append(pages(one));
+    return item;
+  };
+  const progress = (one) => {
+    const fill = K.el("i");
+    fill.style.width = `${((one.pages_done / one.num_pages) * 100).toFixed(1)}%`;
+    return K.el("span", { class: "kv-progress" }, fill);
+  };
+  // Chips for the pages that replies cite, and the first few; the rest through the arrows of the view.
+  const pages = (one) => {
+    const cited = new Map();
+    for (const note of K.notes.turns) for (const cite of note.citations ?? []) if (cite.document === one.document) cited.set(cite.page, cited.get(cite.page) || cite.support === "matched");
+    const here = shown?.document === one.document ? shown.page : null;
+    const wanted = new Set([...cited.keys(), here, ...Array.from({ length: Math.min(5, one.num_pages) }, (_, n) => n + 1)]);
+    const list = [...wanted].filter((page) => page && page <= one.num_pages).sort((a, b) => a - b).slice(0, 40);
+    return K.el("div", { class: "kv-page-chips" }, ...list.map((page) =>
+      K.el("button", { type: "button", class: `kv-page-chip${page === here ? " kv-here" : ""}${cited.has(page) ? " kv-cited" : ""}`, "aria-pressed": String(page === here), text: K.say("ui.page", { page }), on: { click: () => K.openPage(one.document, page) } })));
+  };
+  const drawPage = () => {
+    K.show(parts.view, Boolean(shown));
+    if (!shown) return;
+    const one = documents.find((row) => row.document === shown.document);
+    const last = one?.num_pages ?? shown.page;
+    const go = (step) => K.openPage(shown.document, Math.min(last, Math.max(1, shown.page + step)));
+    const name = K.say("ui.page.of", { page: shown.page, of: last });
+    const key = `${shown.document}/${shown.page}/${last}`;
+    if (parts.view.kvKey === key) return;
+    parts.view.kvKey = key;
+    const failed = K.el("p", { class: "kv-hint", text: K.say("ui.page.failed"), hidden: true });
+    const picture = K.el("img", { class: "kv-page", alt: `${one?.name ?? ""} ${name}`, src: `/doc/${encodeURIComponent(shown.document)}/${shown.page}.png`, on: { error: () => { picture.hidden = true; failed.hidden = false; } } });
+    parts.view.replaceChildren(
+      K.el("div", { class: "kv-page-bar" },
+        K.button("ui.page.before", "left", () => go(-1), { class: "kv-tool", disabled: shown.page <= 1 }),
+        K.el("span", { text: name }),
+        K.button("ui.page.after", "right", () => go(1), { class: "kv-tool", disabled: shown.page >= last })),
+      failed, picture);
+  };
+  K.on("documents", (list) => {
+    const grew = list.length > documents.length;
+    documents = list;
+    if (grew && matchMedia("(min-width: 1100px)").matches && !K.panel.isOpen()) K.panel.open("documents");
+    draw();
+  });
+  K.on("chat", () => {
+    shown = null;
+    if (parts) parts.view.kvKey = "";
+  });
+  K.on("notes", draw);
+})();

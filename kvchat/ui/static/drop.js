@@ -1,0 +1,111 @@
+// Files: dropped anywhere or chosen, uploaded one after another, and shown while they are read.
+(() => {
+  const K = window.kvchat;
+  let uploading = []; // names on their way up
+  let failures = []; // {name, message, remedy}
+  let documents = [];
+
+  const chooser = K.el("input", { type: "file", multiple: true, accept: ".pdf,application/pdf", hidden: true, "aria-hidden": "true" });
+  chooser.addEventListener("change", () => {
+    K.addFiles([...chooser.files]);
+    chooser.value = "";
+  });
+  K.chooseFiles = () => chooser.click();
+
+  K.addFiles = async (files) => {
+    failures = [];
+    uploading.push(...files.map((file) => file.name));
+    K.emit("documents", documents);
+    for (const file of files) {
+      await add(file);
+      uploading = uploading.slice(1);
+      await K.refreshDocuments();
+    }
+  };
+  const add = async (file) => {
+    let path;
+    try {
+      ({ path } = await K.upload(file));
+    } catch {
+      failures.push({ name: file.name, message: K.say("ui.upload_failed"), remedy: K.say("ui.upload_failed.remedy") });
+      return;
+    }
+    const found = await K.call("add_document", { chat: K.chat, path, name: file.name });
+    if (found.chat && K.chat === null) K.adopt(found.chat);
+    if (found.error) failures.push({ name: file.name, ...found.error });
+  };
+
+  K.refreshDocuments = async () => {
+    const chat = K.chat;
+    const found = await K.call("documents", { chat });
+    if (chat !== K.chat || !found.documents) return;
+    documents = found.documents;
+    K.documentNames = Object.fromEntries(documents.map((one) => [one.document, one.name]));
+    K.emit("documents", documents);
+  };
+  // Progress comes with the frames; what a finished document is like has to be asked for.
+  let seen = "";
+  K.on("frame", (frame) => {
+    const now = JSON.stringify((frame.documents ?? []).map((one) => [one.name, one.done, one.tokens]));
+    if (now === seen) return;
+    seen = now;
+    K.refreshDocuments();
+  });
+  K.on("chat", () => {
+    failures = [];
+    documents = [];
+    K.emit("documents", documents);
+    K.refreshDocuments();
+  });
+
+  // The strip above the box: what is being read, what cannot be.
+  K.attachments = () => {
+    const strip = K.el("div", { class: "kv-strip", "aria-live": "polite", hidden: true });
+    const draw = () => {
+      const reading = documents.filter((one) => !one.problem && one.pages_done < one.num_pages);
+      const broken = [...documents.filter((one) => one.problem).map((one) => ({ name: one.name, ...one.problem })), ...failures];
+      const rows = [
+        ...uploading.map((name) => chip(name, K.say("ui.uploading"), null)),
+        ...reading.map((one) => chip(one.name, K.say("ui.reading", { done: one.pages_done, of: one.num_pages }), one.pages_done / Math.max(1, one.num_pages))),
+        ...broken.map((one) => K.el("div", { class: "kv-broken" }, K.icon("note"), K.el("div", {}, K.el("strong", { text: one.name }), K.el("span", { text: ` ${one.message} ${one.remedy}` })))),
+      ];
+      strip.replaceChildren(...rows);
+      K.show(strip, rows.length > 0);
+    };
+    K.on("documents", draw);
+    return strip;
+  };
+  const chip = (name, words, share) => {
+    const fill = K.el("i", { class: share === null ? "kv-unknown" : null });
+    if (share !== null) fill.style.width = `${(share * 100).toFixed(1)}%`;
+    return K.el("div", { class: "kv-reading" }, K.icon("file"), K.el("span", { class: "kv-reading-name", text: name, title: name }), K.el("span", { class: "kv-muted", text: words }), K.el("span", { class: "kv-progress" }, fill));
+  };
+
+  // Dropping anywhere in the window
+  const veil = K.el("div", { class: "kv-veil", hidden: true }, K.el("div", {}, K.icon("file"), K.el("strong", { text: K.say("ui.drop") }), K.el("span", { text: K.say("ui.drop.hint") })));
+  const hasFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+  let depth = 0;
+  const listen = (name, act) =>
+    addEventListener(name, (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      event.stopPropagation();
+      act(event);
+    }, true);
+  listen("dragenter", () => {
+    depth += 1;
+    K.show(veil, true);
+  });
+  listen("dragover", (event) => (event.dataTransfer.dropEffect = "copy"));
+  listen("dragleave", () => {
+    depth = Math.max(0, depth - 1);
+    if (!depth) K.show(veil, false);
+  });
+  listen("drop", (event) => {
+    depth = 0;
+    K.show(veil, false);
+    K.addFiles([...event.dataTransfer.files]);
+  });
+  addEventListener("DOMContentLoaded", () => document.body.append(veil, chooser));
+  if (document.body) document.body.append(veil, chooser);
+})();

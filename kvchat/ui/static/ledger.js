@@ -1,0 +1,84 @@
+// What was done to which turn, and why: the last action under the bar, and the whole list.
+// Entries are codes and arguments; the sentences are made here, in the language of the page.
+(() => {
+  const K = window.kvchat;
+  let entries = [];
+
+  const facts = (entry) => ({
+    ...entry.arguments,
+    turns: K.ranges(entry.arguments?.turns ?? entry.turns ?? []),
+    bytes: K.size(entry.bytes_measured ?? entry.bytes_predicted ?? 0),
+    bytes_measured: K.size(entry.bytes_measured ?? 0),
+    bytes_predicted: K.size(entry.bytes_predicted ?? 0),
+  });
+  const what = (entry) => K.say(K.has(`ledger.${entry.code}`) ? `ledger.${entry.code}` : "ui.ledger.unnamed", { code: entry.code, ...facts(entry) });
+  const why = (entry) => (entry.reason && K.has(`reason.${entry.reason}`) ? K.say(`reason.${entry.reason}`, facts(entry)) : "");
+  // at_s is the time of day where it is one (seconds since 1970), else only an order
+  const when = (entry) =>
+    entry.at_s > 1e9 ? new Date(entry.at_s * 1000).toLocaleTimeString(K.lang, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false }) : "";
+
+  K.lastAction = () => {
+    const text = K.el("span", { class: "kv-last-what" });
+    const time = K.el("span", { class: "kv-muted kv-last-when" });
+    const count = K.el("span");
+    const more = K.el("button", { type: "button", class: "kv-link", on: { click: () => K.panel.open("ledger") } }, count);
+    const row = K.el("div", { class: "kv-last", role: "status" }, K.el("strong", { text: K.say("ui.ledger.last") }), text, K.el("span", { class: "kv-space" }), time, more);
+    const draw = () => {
+      const last = entries.at(-1);
+      row.classList.toggle("kv-quiet", !last);
+      const reason = last ? why(last) : "";
+      K.put(text, last ? what(last) + (reason ? ` — ${reason}` : "") : K.say("ui.ledger.none"));
+      text.title = text.textContent;
+      K.put(time, last ? when(last) : "");
+      K.put(count, K.say("ui.ledger.count", { count: entries.length }));
+      K.show(more, entries.length > 0);
+    };
+    K.on("entries", draw);
+    draw();
+    return row;
+  };
+
+  K.panel.fill.ledger = (body) => {
+    const list = K.el("ol", { class: "kv-ledger" });
+    const empty = K.el("p", { class: "kv-hint", text: K.say("ui.ledger.empty") });
+    body.append(empty, list);
+    const draw = () => {
+      K.show(empty, entries.length === 0);
+      const rows = entries.slice(-200).reverse().map((entry) =>
+        K.el("li", {},
+          K.el("div", { class: "kv-ledger-what", text: what(entry) }),
+          why(entry) ? K.el("div", { class: "kv-muted", text: why(entry) }) : null,
+          K.el("div", { class: "kv-ledger-facts kv-muted" }, ...small(entry))
+        )
+      );
+      list.replaceChildren(...rows);
+    };
+    K.on("entries", draw);
+    draw();
+  };
+  const small = (entry) => {
+    const parts = [when(entry)];
+    if (entry.bytes_measured) parts.push(K.say("ui.ledger.freed", { bytes: K.size(entry.bytes_measured) }));
+    else if (entry.bytes_predicted) parts.push(K.say("ui.ledger.freed_predicted", { bytes: K.size(entry.bytes_predicted) }));
+    return parts.filter(Boolean).map((text) => K.el("span", { text }));
+  };
+
+  const add = (found) => {
+    const known = new Set(entries.map((entry) => entry.number));
+    const fresh = found.filter((entry) => entry.number === undefined || !known.has(entry.number));
+    if (!fresh.length) return;
+    entries = [...entries, ...fresh].sort((a, b) => (a.number ?? 0) - (b.number ?? 0));
+    K.emit("entries", entries);
+  };
+  const load = async () => {
+    const chat = K.chat;
+    entries = [];
+    K.emit("entries", entries);
+    if (!chat) return;
+    const found = await K.call("ledger", { chat });
+    if (chat === K.chat) add(found.entries ?? []);
+  };
+  K.on("ledger", add);
+  K.on("chat", load);
+  load();
+})();

@@ -1,0 +1,48 @@
+// The live channel: one stream of frames for a tab that is seen, none for a hidden one.
+// A browser keeps six connections to a host; a stream in every tab would hang the seventh.
+(() => {
+  const K = window.kvchat;
+  let source = null;
+  let retry = 0;
+  K.frame = null;
+
+  const close = () => {
+    clearTimeout(retry);
+    source?.close();
+    source = null;
+  };
+  const take = (event) => {
+    const frame = JSON.parse(event.data);
+    K.frame = frame;
+    K.emit("online", true);
+    K.emit("frame", frame);
+    if (frame.ledger?.length) K.emit("ledger", frame.ledger);
+  };
+  const open = () => {
+    close();
+    if (document.hidden) return;
+    const chat = K.chat ? `?chat=${encodeURIComponent(K.chat)}` : "";
+    source = new EventSource(`/api/live${chat}`);
+    source.onmessage = take;
+    source.onerror = () => {
+      K.emit("online", false);
+      if (source?.readyState === EventSource.CLOSED) retry = setTimeout(open, 2000);
+    };
+  };
+
+  K.on("chat", open);
+  let wasHidden = document.hidden;
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) {
+      close();
+      K.call("leave", { tab: K.tab });
+    } else if (wasHidden) {
+      open();
+      K.act("open"); // what happened meanwhile
+    }
+    wasHidden = document.hidden;
+  });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", (event) => event.persisted && open());
+  open();
+})();

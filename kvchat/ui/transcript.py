@@ -1,0 +1,122 @@
+"""A chat as the screen shows it: messages for the chat component, and notes for what is around.
+
+Each message is HTML of ours around text that cannot do anything (`markup.py`). The notes hold what
+stands under a reply: figures, versions, citations, how it ended; scripts draw them, for they move
+while the text stays. Takes values and returns values; asks nobody.
+"""
+
+import html
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from kvchat.chat.answer import ENDED, LiveAnswer
+from kvchat.chat.rows import Exchange
+from kvchat.ui.markup import markdown, plain
+from kvchat.ui.words import problem
+from kvchat.wording import Language, say
+
+# What one update of the chat costs the browser grows with the messages drawn (UI.md 2.3).
+TURNS_SHOWN = 24
+
+
+def merged(exchanges: Sequence[Exchange], live: LiveAnswer | None) -> list[Exchange]:
+    """The chat with the answer that is being made in its place, and nothing after it."""
+    if live is None or live.status in ENDED:
+        return list(exchanges)
+    until = [one for one in exchanges if one.turn <= live.turn]
+    return [_with_live(one, live) if one.turn == live.turn else one for one in until]
+
+
+def _with_live(exchange: Exchange, live: LiveAnswer) -> Exchange:
+    return replace(
+        exchange,
+        reply=live.text,
+        finish_reason=None,
+        figures=live.figures,
+        citations=list(live.citations),
+    )
+
+
+def messages(
+    exchanges: Sequence[Exchange], live: LiveAnswer | None, lang: Language, shown: int
+) -> list[dict[str, str]]:
+    """The last `shown` turns for the chat component: question, reply, and what is said between."""
+    found: list[dict[str, str]] = []
+    first = max(0, len(exchanges) - shown)
+    if first:
+        found.append(_said("assistant", '<div class="kv-earlier" id="kv-earlier"></div>'))
+    for number, exchange in enumerate(exchanges[first:], first):
+        seen = number + 1 == len(exchanges) or not exchanges[number + 1].left_out
+        is_live = live is not None and live.turn == exchange.turn and live.status not in ENDED
+        found.append(_said("user", _question(exchange)))
+        found.append(_said("assistant", _reply(exchange, is_live, lang)))
+        if exchange.left_out and seen:
+            found.append(_said("assistant", _divider(exchange.turn, lang)))
+    return found
+
+
+def notes(
+    chat: str | None,
+    exchanges: Sequence[Exchange],
+    live: LiveAnswer | None,
+    lang: Language,
+    shown: int,
+) -> dict[str, Any]:
+    """What the scripts draw around the messages. `earlier`: turns that are not drawn."""
+    making = live if live is not None and live.status not in ENDED else None
+    first = max(0, len(exchanges) - shown)
+    return {
+        "chat": chat,
+        "earlier": first,
+        "turns": [_note(one) for one in exchanges[first:]],
+        "live": {"turn": making.turn, "status": making.status} if making else None,
+        "problem": _failure(live, lang),
+    }
+
+
+def _said(role: str, markup: str) -> dict[str, str]:
+    return {"role": role, "content": markup}
+
+
+def _question(exchange: Exchange) -> str:
+    files = "".join(f'<span class="kv-file">{plain(name)}</span>' for name in exchange.documents)
+    pale = " kv-unseen" if exchange.left_out else ""
+    return (
+        f'<div class="kv-ask{pale}" id="kv-ask-{exchange.turn}">'
+        f'{files}<div class="kv-words">{plain(exchange.text)}</div></div>'
+        f'<div class="kv-tools" id="kv-tools-{exchange.turn}"></div>'
+    )
+
+
+def _reply(exchange: Exchange, is_live: bool, lang: Language) -> str:
+    text = markdown(exchange.reply or "", lang)
+    marks = " kv-live" if is_live else ""
+    marks += " kv-unseen" if exchange.left_out else ""
+    return (
+        f'<div class="kv-reply{marks}"><div class="kv-text">{text}</div></div>'
+        f'<div class="kv-foot" id="kv-foot-{exchange.turn}"></div>'
+    )
+
+
+def _divider(last_turn: int, lang: Language) -> str:
+    text = html.escape(say("ui.left_out", lang, turn=last_turn))
+    return f'<div class="kv-divider" role="separator"><span>{text}</span></div>'
+
+
+def _note(exchange: Exchange) -> dict[str, Any]:
+    return {
+        "turn": exchange.turn,
+        "sibling": exchange.sibling,
+        "num_siblings": exchange.num_siblings,
+        "left_out": exchange.left_out,
+        "answered": bool(exchange.reply),
+        "finish_reason": exchange.finish_reason,
+        "figures": exchange.figures,
+        "citations": exchange.citations,
+    }
+
+
+def _failure(live: LiveAnswer | None, lang: Language) -> dict[str, Any] | None:
+    found = problem(live.error, lang) if live is not None else None
+    return {**found, "turn": live.turn} if found and live else None

@@ -1,0 +1,45 @@
+"""What the browser needs to make sentences of codes, and what a person is told of an error.
+
+The tables themselves are `settings/wording/*.toml`. Knows no component.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvchat.errors import KVChatError
+from kvchat.wording import Language, say, table
+
+# What the live channel and the drawn parts of the screen speak of by code.
+_DRAWN = ("ui.", "ledger.", "reason.", "notice.", "document.")
+
+
+def words(lang: Language) -> dict[str, str]:
+    """Code -> template, for all codes that scripts may meet. `say` in base.js fills them in."""
+    return {code: entry[lang] for code, entry in table().items() if code.startswith(_DRAWN)}
+
+
+def sentence(said: object, lang: Language) -> str:
+    """A note in a person's language: a code, a code with its facts, or a text as it is."""
+    if isinstance(said, Mapping):
+        code, facts = str(said.get("code", "")), said.get("facts") or said.get("arguments") or {}
+    else:
+        code, facts = str(said), {}
+    return say(code, lang, **facts) if code in table() else code
+
+
+def problem(
+    error: KVChatError | Mapping[str, Any] | None, lang: Language, **facts: object
+) -> dict[str, str] | None:
+    """What went wrong and what to do: `{"message", "remedy"}` in one language, or None.
+
+    A row's error says its code, its facts and a sentence; `facts` are those that its row knows.
+    """
+    if error is None:
+        return None
+    if isinstance(error, KVChatError):
+        return {"message": error.message(lang), "remedy": error.remedy(lang)}
+    code, known = f"error.{error.get('code', '')}", {**facts, **(error.get("facts") or {})}
+    try:
+        return {"message": say(code, lang, **known), "remedy": say(f"{code}.remedy", lang, **known)}
+    except KeyError:  # a code or a fact that is not there: the sentence as it came is still true
+        return {"message": str(error.get("message", "")), "remedy": str(error.get("remedy", ""))}

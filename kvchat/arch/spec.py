@@ -1,4 +1,5 @@
-"""What a model is made of, as far as memory is concerned: layers, heads, widths. Bytes follow by arithmetic.
+"""What a model is made of, as far as memory goes: layers, heads, widths. Bytes follow by
+arithmetic.
 
 Knows no library and no tensor; `from_hf.py` fills it in from a config.
 """
@@ -15,7 +16,9 @@ class LayerSpec:
     """One decoder layer's KV. Dims are values per head (for `latent`: per token, one head).
 
     `shares_with` names the layer whose KV this one reads instead of its own (Gemma 3n, some Qwen);
-    such a layer holds nothing. `recurrent_bytes` is the size of a recurrent layer's states, at any length.
+    such a layer holds nothing. `recurrent_bytes` is the size of a recurrent layer's states, at any
+    length. `expanded_values` are those that a latent layer's attention makes of each stored token,
+    in all heads.
     """
 
     kind: LayerKind
@@ -25,6 +28,7 @@ class LayerSpec:
     window: int | None = None
     shares_with: int | None = None
     recurrent_bytes: int = 0
+    expanded_values: int = 0
 
     @property
     def values_per_token(self) -> int:
@@ -52,7 +56,8 @@ class ModelSpec:
     max_positions: int
 
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Indices of the layers of equal KV geometry, one tuple a group, in order of their first layer.
+        """Indices of the layers of equal KV geometry, one tuple a group, in order of their first
+        layer.
 
         Layers that hold no KV of their own belong to no group.
         """
@@ -63,5 +68,7 @@ class ModelSpec:
 
     def kv_bytes(self, num_tokens: int, bits: float) -> int:
         """KV of n tokens at `bits` a value (16 for fp16, 8 for int8 without scales), all layers."""
-        values = sum(layer.values_per_token * layer.tokens_held(num_tokens) for layer in self.layers)
+        values = sum(
+            layer.values_per_token * layer.tokens_held(num_tokens) for layer in self.layers
+        )
         return int(values * bits / 8)

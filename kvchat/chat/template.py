@@ -46,7 +46,8 @@ def render(
     `turn_numbers`: one for each user message, as the person counts them; by default from 1. `date`:
     the day that the template is told, one for all turns of a chat (None: today). Control tokens in
     the texts stay text. What the template writes around a message belongs to that message; what
-    stands before all of them, to the system span. Raises ModelError where the template fails.
+    stands before all of them, to the system span. Without a question it is what the template makes
+    of the rest, which may be nothing. Raises ModelError where the template fails.
     """
     template = _Template(tokenizer, _dated(chat_template, date), add_generation_prompt)
     first = head(system, documents, messages)
@@ -200,7 +201,7 @@ def _openings(
 
 
 def _with_head(plain: str, place: int, text: str, opening: str) -> int:
-    """The place before the opening and the text's own leading blanks, if the template wrote them."""
+    """The place before the opening and the text's leading blanks, if the template wrote them."""
     blanks = text[: len(text) - len(text.lstrip())]
     for before in (opening + blanks, opening, blanks):
         if plain.endswith(before, 0, place):

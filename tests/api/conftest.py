@@ -13,7 +13,7 @@ import uvicorn
 from openai import OpenAI
 
 from kvchat.api.app import build_app
-from tests.standin import StandIn
+from tests.api.standin import StandIn
 
 
 @dataclass

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from kvchat import __version__
 from kvchat.errors import ModelError
-from tests.standin import PNG, StandIn
+from tests.api.standin import PNG, StandIn
 
 Client = Callable[..., httpx.AsyncClient]
 SHA = "0" * 63 + "2"

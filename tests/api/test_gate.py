@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse
 from starlette.websockets import WebSocket
 
 from kvchat.api.app import build_app
-from tests.standin import StandIn
+from tests.api.standin import StandIn
 
 Client = Callable[..., httpx.AsyncClient]
 TOKEN = "a-token-of-the-test"

@@ -55,7 +55,7 @@ def test_leaving_the_queue_lets_the_next_one_pass(serve: Serve, stream: bool):
     second = post(served, question("count to 1000", stream=stream))
     until(lambda: len(served.conversations.answers) == 2)
     second.close()
-    until(served.conversations.answers[1].stopping.is_set)
+    until(served.conversations.answers[1].cancel.is_set)
     third = post(served, question("hello"))
     assert b"You said: hello" in received(third)
     assert b"40 " in received(first)

@@ -3,9 +3,12 @@
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvchat.api.asked import read_asked
 from kvchat.errors import RequestError
+from kvchat.settings import Settings, changed
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -196,3 +199,52 @@ def test_an_infinite_number_is_out_of_range():
     with pytest.raises(RequestError) as raised:
         read_asked(b'{"messages": [{"role": "user", "content": "x"}], "temperature": 1e999}')
     assert raised.value.code == "api_range"
+
+
+_PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+_JSON = st.recursive(
+    _PLAIN, lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text(), part, max_size=3)
+)
+_PART = st.fixed_dictionaries({"type": st.just("text") | _JSON, "text": st.text() | _JSON})
+_MESSAGE = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["system", "developer", "user", "assistant", "tool"]) | _JSON,
+        "content": st.text() | st.lists(_PART, max_size=2) | _JSON,
+    },
+    optional={"name": _JSON, "tool_calls": _JSON},
+)
+_NAMES = [
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens",
+    "max_completion_tokens", "seed", "stop", "stream", "stream_options", "n", "tools", "logprobs",
+    "response_format", "model", "logit_bias", "frequency_penalty",
+]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {"messages": st.lists(_MESSAGE, max_size=4) | _JSON},
+        optional=dict.fromkeys(_NAMES, _JSON),
+    )
+)
+def test_any_json_is_a_request_or_a_refusal_in_one_sentence(body):
+    try:
+        found = read_asked(json.dumps(body).encode())
+    except RequestError as error:
+        said = [error.line("en"), error.line("ko")]
+        found = None
+    if found is None:
+        assert not any("\n" in line for line in said)
+        return
+    roles = [one["role"] for one in found.messages]
+    turns = roles[1:] if roles[0] == "system" else roles
+    assert turns == ["user", "assistant"] * (len(turns) // 2) + ["user"]
+    assert changed(Settings(), found.overrides) is not None
+    "".join([one["content"] for one in found.messages] + list(found.stop)).encode()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=60))
+def test_any_bytes_are_refused(body):
+    with pytest.raises(RequestError):
+        read_asked(body)

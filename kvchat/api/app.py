@@ -64,6 +64,7 @@ def _add_routes(
 ) -> None:
     completions = Completions(conversations, load_wait_s)
     app.add_route("/", routes.root, ["GET"])
+    app.add_route("/favicon.ico", routes.no_icon, ["GET"])
     app.add_route("/health", routes.health, ["GET"])
     app.add_route("/v1/models", completions.models, ["GET"])
     app.add_route("/v1/models/{model:path}", completions.model, ["GET"])
@@ -86,6 +87,10 @@ class _Routes:
         query = f"?{urlencode(kept)}" if kept else ""
         headers = {"cache-control": "no-store", "vary": "accept-language"}
         return RedirectResponse(f"/{lang}/{query}", 307, headers)
+
+    async def no_icon(self, _request: Request) -> Response:
+        """Browsers ask for it beside every page; a 404 would stand in their console as an error."""
+        return Response(status_code=204, headers={"cache-control": "private, max-age=86400"})
 
     async def health(self, _request: Request) -> Response:
         stage = self._conversations.status()["stage"]

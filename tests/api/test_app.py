@@ -48,6 +48,10 @@ def test_the_root_keeps_the_chat_and_stays_on_this_server(client: Client):
     assert location == "/en/?c=a%2Fb&next=%2F%2Fevil.example%0D%0Ax%3Ay"
 
 
+def test_browsers_find_no_icon_and_no_error(client: Client):
+    assert ask(client(), "/favicon.ico").status_code == 204
+
+
 def test_health_answers_while_the_model_loads(client: Client, conversations: StandIn):
     assert ask(client(), "/health").json() == {
         "status": "ok",

@@ -63,6 +63,16 @@ class Branches(Base):
             )
             return [one["hash"] for one in rows]
 
+    def replies(self, chat: str, user_hash: str) -> list[str]:
+        """The replies to a message in this chat, in the order they came about."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT m.hash FROM reached r JOIN messages m ON m.hash = r.message"
+                " WHERE r.chat = ? AND m.parent = ? AND m.role = 'assistant' ORDER BY r.number",
+                (chat, user_hash),
+            )
+            return [one["hash"] for one in rows]
+
     def switch(self, chat: str, message_hash: str) -> None:
         """Shows, of the branches that contain the message, the one with the newest tip."""
         with self._database.write() as connection:
@@ -85,8 +95,8 @@ class Branches(Base):
                 connection.execute(
                     "UPDATE branches SET tip = ? WHERE chat = ? AND tip = ?", (after, chat, before)
                 )
-            tree.settle(connection, chat)
             tree.unreach(connection, chat)
+            tree.settle(connection, chat)
             tree.drop_unreached(connection, renamed)
 
 

@@ -28,7 +28,7 @@ def attend_cpu(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
 
 def _decode_cpu(query: Tensor, kv: LayerKV, scale: float) -> Tensor:
     """One query token: its heads that share a KV head are taken as that head's queries, without a mask."""
-    kv_heads = kv.new[0].shape[0]
+    kv_heads = kv.num_kv_heads
     _, heads, _, dim = query.shape
     packed = query.view(1, kv_heads, heads // kv_heads, dim)
     outs: list[Tensor] = []

@@ -80,10 +80,10 @@ def chain_key(previous: bytes, token_ids: Iterable[int]) -> bytes:
 
 
 class Storage:
-    """Memory for `num_units` runs of `num_tokens` tokens each, with per-layer views into it.
+    """Memory for `num_units` runs of `num_tokens` tokens each, in one allocation, and views into it.
 
-    keys[i], values[i]: [num_units, kv_heads, num_tokens, dim] of the i-th layer of the group, views of one
-    allocation [num_units, layers, kv_heads * num_tokens * (key_dim + value_dim)].
+    tensor: [num_units, layers, kv_heads * num_tokens * (key_dim + value_dim)];
+    keys, values: [num_units, layers, kv_heads, num_tokens, dim], views of it.
     """
 
     __slots__ = ("keys", "num_tokens", "tensor", "values")
@@ -98,13 +98,10 @@ class Storage:
         self.tensor = torch.empty(
             num_units, len(geometry.layers), width, dtype=geometry.dtype, device=device
         )
-        layers = range(len(geometry.layers))
-        self.keys: list[Tensor] = [
-            self.tensor[:, i, :of_keys].unflatten(1, (heads, num_tokens, key_dim)) for i in layers
-        ]
-        self.values: list[Tensor] = [
-            self.tensor[:, i, of_keys:].unflatten(1, (heads, num_tokens, value_dim)) for i in layers
-        ]
+        self.keys: Tensor = self.tensor[:, :, :of_keys].unflatten(2, (heads, num_tokens, key_dim))
+        self.values: Tensor = self.tensor[:, :, of_keys:].unflatten(
+            2, (heads, num_tokens, value_dim)
+        )
 
     @property
     def nbytes(self) -> int:

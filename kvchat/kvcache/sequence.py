@@ -20,15 +20,17 @@ from kvchat.kvcache.prefix_index import IdleTail, Match
 
 
 class Run:
-    """Blocks that lie side by side in one slab: [start, stop), attended to in one call without gathering.
+    """Blocks that lie side by side in one slab: attended to in one call without gathering.
 
-    `skip` leading tokens of the first block are outside a sliding window.
+    keys[i], values[i]: [blocks, kv_heads, tokens, dim] of the group's i-th layer. `skip` leading tokens
+    of a run of one block are outside a sliding window.
     """
 
-    __slots__ = ("skip", "start", "stop", "storage")
+    __slots__ = ("keys", "values")
 
     def __init__(self, storage: Storage, start: int, stop: int, skip: int) -> None:
-        self.storage, self.start, self.stop, self.skip = storage, start, stop, skip
+        self.keys = storage.keys[start:stop, :, :, skip:].unbind(1)
+        self.values = storage.values[start:stop, :, :, skip:].unbind(1)
 
 
 class Sequence:
@@ -40,7 +42,7 @@ class Sequence:
         self.hot: list[Storage] = []
         self.num_new = 0
         self._reserved: list[list[Block]] = []
-        self._runs: dict[tuple[int, int], list[Run]] = {}
+        self._runs: dict[int, tuple[int, list[Run]]] = {}
 
     # --- lengths -----------------------------------------------------------------------------------
 
@@ -197,10 +199,11 @@ class Sequence:
         self.keys.append(key)
 
     def _shift_hot(self, num_sealed: int, num_left: int) -> None:
-        for storage in self.hot:
-            for part in (*storage.keys, *storage.values):
-                if num_left:
-                    part[:, :, :num_left] = part[:, :, num_sealed : num_sealed + num_left].clone()
+        if num_left:
+            for storage in self.hot:
+                for part in (storage.keys, storage.values):
+                    moved = part[0, :, :, num_sealed : num_sealed + num_left].clone()
+                    part[0, :, :, :num_left] = moved
 
     def _leave_windows(self) -> None:
         """Lets go of a sliding layer's blocks that no later query sees; they stay findable while idle."""
@@ -216,46 +219,39 @@ class Sequence:
     # --- what attention reads ------------------------------------------------------------------------
 
     def runs(self, group: int) -> list[Run]:
-        """The sealed blocks that the first new query of `group` sees, as runs that lie side by side."""
-        geometry = self.pool.geometries[group]
-        first = geometry.first_visible(self.num_cached)
+        """The sealed blocks that the first new query sees, as runs that lie side by side."""
+        first = self.pool.geometries[group].first_visible(self.num_cached)
         skip = first % BLOCK_TOKENS if first < self.start else 0
-        known = self._runs.get((group, skip))
-        if known is not None:
-            return known
-        runs: list[Run] = []
+        known = self._runs.get(group)
+        if known is None or known[0] != skip:
+            known = self._runs[group] = (skip, self._found_runs(group, first, skip))
+        return known[1]
+
+    def _found_runs(self, group: int, first: int, skip: int) -> list[Run]:
+        places: list[tuple[Storage, int, int, int]] = []
         last: Block | None = None
         for block in self.tables[group][first // BLOCK_TOKENS :]:
             assert block is not None
-            if (
-                last is not None
-                and block.slab is last.slab
-                and block.index == last.index + 1
-                and not runs[-1].skip
-            ):
-                runs[-1].stop += 1
+            follows = last is not None and block.slab is last.slab and block.index == last.index + 1
+            if follows and not places[-1][3]:
+                storage, start, stop, _ = places[-1]
+                places[-1] = (storage, start, stop + 1, 0)
             else:
-                runs.append(Run(block.slab.storage, block.index, block.index + 1, skip))
-                skip = 0
+                places.append((block.slab.storage, block.index, block.index + 1, skip))
+            skip = 0
             last = block
-        self._runs = {k: v for k, v in self._runs.items() if k[0] != group}
-        self._runs[group, first % BLOCK_TOKENS if first < self.start else 0] = runs
-        return runs
+        return [Run(*place) for place in places]
 
-    def hot_views(self, group: int, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the hot window, committed and reserved: [kv_heads, num_hot + num_new, dim]."""
-        stop = self.num_hot + self.num_new
+    def hot_views(self, group: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the hot window's places [start, stop): [layers, kv_heads, tokens, dim]."""
         storage = self.hot[group]
-        return storage.keys[layer][0, :, :stop], storage.values[layer][0, :, :stop]
+        return storage.keys[0, :, :, start:stop], storage.values[0, :, :, start:stop]
 
 
 def _copy_tokens(
     source: Storage, unit: int, start: int, target: Storage, to_unit: int, to_start: int, num: int
 ) -> None:
     """Copies `num` tokens of all layers from one storage into another. No-op for none."""
-    if not num:
-        return
-    for old, new in zip(
-        (*source.keys, *source.values), (*target.keys, *target.values), strict=True
-    ):
-        new[to_unit, :, to_start : to_start + num] = old[unit, :, start : start + num]
+    if num:
+        for old, new in ((source.keys, target.keys), (source.values, target.values)):
+            new[to_unit, :, :, to_start : to_start + num] = old[unit, :, :, start : start + num]

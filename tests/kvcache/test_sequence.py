@@ -23,11 +23,11 @@ def feed(sequence: Sequence, ids: list[int]) -> None:
     sequence.reserve(len(ids))
     for group in range(len(sequence.pool.geometries)):
         start = sequence.num_hot
-        for layer in range(len(sequence.pool.geometries[group].layers)):
-            keys, values = sequence.hot_views(group, layer)
+        keys, values = sequence.hot_views(group, start, start + len(ids))
+        for layer in range(len(keys)):
             for i, token in enumerate(ids):
-                keys[:, start + i] = token + layer / 10
-                values[:, start + i] = -token - layer / 10
+                keys[layer, :, i] = token + layer / 10
+                values[layer, :, i] = -token - layer / 10
     sequence.commit(ids)
 
 
@@ -35,12 +35,11 @@ def held_ids(sequence: Sequence, group: int, layer: int) -> list[int]:
     """What attention would read: blocks through the runs, then the hot window."""
     found: list[int] = []
     for run in sequence.runs(group):
-        part = run.storage.keys[layer][run.start : run.stop, 0, :, 0]
-        found.extend(round(x - layer / 10) for x in part.flatten().tolist()[run.skip :])
-    keys, _ = sequence.hot_views(group, layer)
+        found.extend(round(x - layer / 10) for x in run.keys[layer][:, 0, :, 0].flatten().tolist())
     geometry = sequence.pool.geometries[group]
     skip = max(0, geometry.first_visible(sequence.num_cached) - sequence.start)
-    found.extend(round(x - layer / 10) for x in keys[0, skip:, 0].tolist())
+    keys, _ = sequence.hot_views(group, skip, sequence.num_hot)
+    found.extend(round(x - layer / 10) for x in keys[layer, 0, :, 0].tolist())
     return found
 
 

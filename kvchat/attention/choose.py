@@ -1,0 +1,48 @@
+"""Which attention backend runs where, and what is said about it.
+
+What a backend does not implement it does not get: the plain reference serves then, and `describe`
+says so.
+"""
+
+import torch
+from torch import Tensor
+
+from kvchat.arch.spec import LayerSpec, ModelSpec
+from kvchat.attention import flash, reference
+from kvchat.attention.backend import Attend, Scoring
+
+
+def choose(device: torch.device, query: Tensor, value_dim: int, scoring: Scoring) -> Attend:
+    """The fastest backend that can do it."""
+    if not scoring.is_plain or query.shape[-1] != value_dim:
+        return reference.attend
+    return flash.attend_cpu if device.type == "cpu" else flash.attend_sdpa
+
+
+def describe(spec: ModelSpec | None, device: torch.device) -> list[dict[str, object]]:
+    """Which backend runs each kind of layer of a model, for `doctor` and the screen.
+
+    `fast` is False where only the plain reference or the library's own cache serves.
+    """
+    if spec is None:
+        return [{"layers": "full, sliding", "backend": _paged(device), "fast": True}]
+    kinds: dict[str, int] = {}
+    for layer in spec.layers:
+        kinds[_label(layer)] = kinds.get(_label(layer), 0) + 1
+    return [
+        {
+            "layers": kind,
+            "num_layers": number,
+            "backend": _paged(device) if kind in ("full", "sliding") else "library cache",
+            "fast": kind in ("full", "sliding"),
+        }
+        for kind, number in kinds.items()
+    ]
+
+
+def _label(layer: LayerSpec) -> str:
+    return "shared" if layer.shares_with is not None else layer.kind
+
+
+def _paged(device: torch.device) -> str:
+    return "torch flash (CPU), paged" if device.type == "cpu" else "torch SDPA, paged"

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from kvchat.errors import ServeError
-from kvchat.wording import Language, say
 
 DEFAULT_PORT = 7860
 _PORTS_TRIED = 100
@@ -22,7 +21,7 @@ _ANSWER_TIMEOUT_S = 0.3
 
 
 @contextmanager
-def listening(host: str, port: int | None, lang: Language) -> Iterator[socket.socket]:
+def listening(host: str, port: int | None) -> Iterator[socket.socket]:
     """The socket, bound before anything else is begun. A port that was not asked for may move."""
     if port is not None and not 0 <= port <= 65535:
         raise ServeError("port_range", port=port)
@@ -35,8 +34,6 @@ def listening(host: str, port: int | None, lang: Language) -> Iterator[socket.so
                 raise ServeError("port_denied", port=port) from None
             continue
         if listener is not None:
-            if number != first:
-                print(say("cli.port_moved", lang, asked=first, port=number), file=sys.stderr)
             with listener:
                 yield listener
             return
@@ -54,7 +51,7 @@ def _bound(host: str, port: int) -> socket.socket | None:
         )[0]
     except OSError as error:
         raise ServeError("host_unusable", host=host, why=error.strerror or error) from None
-    if port and _answers(family, address):
+    if port and is_loopback(address[0]) and _answers(family, address):
         return None
     listener = socket.socket(family, kind)
     # Windows would let two programs share a port under this flag; elsewhere it skips TIME_WAIT.
@@ -93,19 +90,33 @@ def url_of(host: str, port: int) -> str:
     return f"http://{'127.0.0.1' if _is_everywhere(host) else _as_name(host)}:{port}"
 
 
+def url_from_outside(host: str, port: int) -> str:
+    """As a browser on another machine calls it, by the first address that is not loopback."""
+    names = [name for name in _own_addresses() if not is_loopback(name)]
+    return url_of(names[0] if _is_everywhere(host) and names else host, port)
+
+
 def names_of(host: str) -> tuple[str, ...]:
     """What may stand in the Host header: local names, and beyond loopback those of the network."""
     if is_loopback(host):
         return _LOCAL_NAMES
     if not _is_everywhere(host):
         return (*_LOCAL_NAMES, _as_name(host))
+    own = socket.gethostname()
+    return (*_LOCAL_NAMES, own, f"{own}.local", *map(_as_name, _own_addresses()))
+
+
+def _own_addresses() -> list[str]:
+    """IPv4 before IPv6, without the zone that link-local addresses carry."""
     import psutil
 
-    own = socket.gethostname()
-    inet = (socket.AF_INET, socket.AF_INET6)
-    found = [card for cards in psutil.net_if_addrs().values() for card in cards]
-    addresses = [_as_name(card.address.partition("%")[0]) for card in found if card.family in inet]
-    return (*_LOCAL_NAMES, own, f"{own}.local", *addresses)
+    cards = [card for cards in psutil.net_if_addrs().values() for card in cards]
+    return [
+        card.address.partition("%")[0]
+        for family in (socket.AF_INET, socket.AF_INET6)
+        for card in cards
+        if card.family == family
+    ]
 
 
 def _is_everywhere(host: str) -> bool:

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 import uvicorn
 
-from kvchat.cli_listen import is_loopback, listening, names_of, url_of
+from kvchat.cli_listen import (
+    DEFAULT_PORT,
+    is_loopback,
+    listening,
+    names_of,
+    url_from_outside,
+    url_of,
+)
 from kvchat.cli_running import Running, forget, note, running_on
 from kvchat.errors import KVChatError, StoreError
 from kvchat.settings import Settings
@@ -44,10 +51,10 @@ def run(arguments: Namespace, settings: Settings, data_dir: Path, lang: Language
     found = running_on(data_dir)
     if found is not None:
         return _open_running(found, arguments, lang)
-    with listening(arguments.host, arguments.port, lang) as listener:
+    with listening(arguments.host, arguments.port) as listener:
         os.environ["GRADIO_TEMP_DIR"] = str(data_dir / "uploads")
         try:
-            conversations = _conversations(settings, data_dir, lang)
+            conversations = _conversations(settings, data_dir)
         except StoreError as error:
             found = _wait_for_first(data_dir) if error.code == "locked" else None
             if found is None:
@@ -61,10 +68,10 @@ def run(arguments: Namespace, settings: Settings, data_dir: Path, lang: Language
     return 0
 
 
-def _conversations(settings: Settings, data_dir: Path, lang: Language) -> "Conversations":
+def _conversations(settings: Settings, data_dir: Path) -> "Conversations":
     from kvchat.chat.conversations import Conversations
 
-    return Conversations(settings, data_dir, lang)
+    return Conversations(settings, data_dir)
 
 
 def _open_running(found: Running, arguments: Namespace, lang: Language) -> int:
@@ -132,8 +139,10 @@ def _serve(
         server.when_ready.wait()
         note(data_dir, running)
         if token:
-            warning = say("cli.open_to_network", lang, host=host, url=running.entrance)
-            print(warning, file=sys.stderr, flush=True)
+            outside = f"{url_from_outside(host, port)}/?t={token}"
+            _warn(say("cli.open_to_network", lang, host=host, url=outside))
+        if arguments.port is None and port != DEFAULT_PORT:
+            _warn(say("cli.port_moved", lang, asked=DEFAULT_PORT, port=port))
         print(say("cli.ready", lang, url=url), flush=True)
         if not arguments.no_browser:
             _open_browser(running.entrance)
@@ -156,6 +165,10 @@ def _app(conversations: "Conversations", arguments: Namespace, token: str | None
         language=arguments.lang,
         mount=lambda app: mount_ui(app, conversations),
     )
+
+
+def _warn(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
 
 
 def _log_to(data_dir: Path) -> None:

@@ -5,7 +5,7 @@ page's language. Arguments come from a browser and are checked as such (case C31
 is only believed to be one if it lies in the upload folder).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from gradio.utils import get_upload_folder
 
 from kvchat.chat.rows import DocumentRow
 from kvchat.errors import KVChatError, RequestError
+from kvchat.models.catalog import catalog
 from kvchat.settings import SCHEMA
 from kvchat.ui.asked import text_of
 from kvchat.ui.following import Following
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 Call = Callable[[Any], Any]
 _LONGEST_NAME = 240
+# Notices that say nothing new to those who read a language.
+_FOR_OTHERS: dict[Language, tuple[str, ...]] = {"en": ("notice.english_only",), "ko": ()}
 
 
 class Calls:
@@ -44,7 +47,8 @@ class Calls:
 
     def status(self, sent: Any) -> dict[str, Any]:
         found = dict(self._conversations.status())
-        found["notices"] = self._sentences(found.get("notices") or ())
+        said = [one for one in found["notices"] if one not in _FOR_OTHERS[self._lang]]
+        found["notices"] = [sentence(one, self._lang, proposal=_proposal()) for one in said]
         found["error"] = problem(found.get("error"), self._lang)
         return found
 
@@ -113,13 +117,10 @@ class Calls:
         later = self._conversations.apply(changes)
         return {"reload": [SCHEMA[name].label[self._lang] for name in later if name in SCHEMA]}
 
-    def _sentences(self, said: Iterable[object]) -> list[str]:
-        return [sentence(one, self._lang) for one in said]
-
     def _row(self, row: DocumentRow) -> dict[str, Any]:
         found = asdict(row)
         found["problem"] = problem(row.problem, self._lang, name=row.name)
-        found["notes"] = self._sentences(row.notes)
+        found["notes"] = [sentence(one, self._lang) for one in row.notes]
         return found
 
 
@@ -134,6 +135,11 @@ def _published(name: str, call: Call, lang: Language) -> Call:
 
     published.__name__ = name
     return published
+
+
+def _proposal() -> str:
+    """The smallest model of the catalog that speaks Korean."""
+    return next((one.name for one in catalog().values() if one.serves_korean), "")
 
 
 def _chat(sent: Any) -> str:

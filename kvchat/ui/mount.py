@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from kvchat.ui.look import theme
 from kvchat.ui.screen import build_ui
-from kvchat.ui.static_files import head, styles
+from kvchat.ui.static_files import head
 from kvchat.wording import LANGUAGES, Language
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ def mount_options(lang: Language) -> dict[str, Any]:
     """What `gr.mount_gradio_app` is to be told, apart from the screen and its path."""
     return {
         "theme": theme(),
-        "css": styles(),
         "head": head(lang),
         "footer_links": [],
         "run_history": False,

@@ -40,12 +40,17 @@ def _read(name: str) -> str:
     return (resources.files("kvchat.ui") / "static" / name).read_text(encoding="utf-8")
 
 
-def styles() -> str:
-    return "\n".join(_read(name) for name in STYLES)
-
-
 def head(lang: Language) -> str:
-    """One script: the words of a language, then the files. `<` in words could end the script."""
+    """Styles, the words of a language, then the scripts. `<` in words could end the script.
+
+    The styles stand here and not in gradio's `css`, which would scope them to its container: the
+    page's body and what hangs on it (dialogs, the drop veil) are ours as well.
+    """
     facts = json.dumps({"lang": lang, "words": words(lang)}, ensure_ascii=False)
     begin = f"window.kvchat = {facts};".replace("<", "\\u003c")
-    return f"<script>{begin}\n" + "\n".join(_read(name) for name in SCRIPTS) + "</script>"
+    style, script = (_joined(names) for names in (STYLES, SCRIPTS))
+    return f"<style>{style}</style><script>{begin}\n{script}</script>"
+
+
+def _joined(names: tuple[str, ...]) -> str:
+    return "\n".join(_read(name) for name in names)

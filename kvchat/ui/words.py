@@ -18,13 +18,15 @@ def words(lang: Language) -> dict[str, str]:
     return {code: entry[lang] for code, entry in table().items() if code.startswith(_DRAWN)}
 
 
-def sentence(said: object, lang: Language) -> str:
-    """A note in a person's language: a code, a code with its facts, or a text as it is."""
+def sentence(said: object, lang: Language, **facts: object) -> str:
+    """A note in a person's language: a code, or a code with its facts; `facts`: the known ones."""
+    code, known = str(said), facts
     if isinstance(said, Mapping):
-        code, facts = str(said.get("code", "")), said.get("facts") or said.get("arguments") or {}
-    else:
-        code, facts = str(said), {}
-    return say(code, lang, **facts) if code in table() else code
+        code, known = str(said.get("code", "")), {**facts, **(said.get("facts") or {})}
+    try:
+        return say(code, lang, **known)
+    except KeyError:  # better an odd code than no screen
+        return code
 
 
 def problem(

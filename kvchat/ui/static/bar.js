@@ -165,13 +165,15 @@
     K.show(line, share > 0);
     if (share <= 0) return;
     line.style.width = `${(share * 100).toFixed(3)}%`;
-    K.put(line, K.say("ui.bar.headroom", { bytes: K.size(drawn.headroom) }));
   };
   const drawLegend = (legend, drawn, frame) => {
     const rows = new Map();
     for (const part of drawn.parts) {
       if (part.bytes <= 0 || part.key === "free") continue;
-      if (!part.span) rows.set(part.key, { tone: `kv-s-${part.key}`, label: part.label, bytes: part.bytes, estimated: part.estimated });
+      if (part.bytes / drawn.of > 0.09 && !part.span && !part.estimated) continue; // the bar says it
+      const key = ["hot", "slack", "library"].includes(part.key) ? "slack" : part.key; // one kind of room
+      const known = rows.get(key)?.bytes ?? 0;
+      if (!part.span) rows.set(key, { tone: `kv-s-${key}`, label: K.say(`ui.bar.${key}`), bytes: known + part.bytes, estimated: part.estimated });
       for (const [name, bytes] of part.span ? Object.entries(part.span.formats ?? {}) : []) {
         const row = rows.get(name) ?? { tone: K.tint(name), label: `KV ${K.format(name)}`, bytes: 0 };
         row.bytes += bytes;
@@ -179,6 +181,7 @@
       }
     }
     if (drawn.small) rows.set("other", { tone: "kv-s-other", label: K.say("ui.bar.outside"), bytes: (frame.device.total ?? 0) - (frame.device.free ?? 0), outside: true });
+    if (drawn.headroom) rows.set("headroom", { tone: "kv-s-headroom", label: K.say("ui.bar.headroom"), bytes: drawn.headroom });
     const wanted = [...rows.values()];
     while (legend.children.length > wanted.length) legend.lastChild.remove();
     while (legend.children.length < wanted.length) legend.append(K.el("li", {}, K.el("i"), K.el("span")));

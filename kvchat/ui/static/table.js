@@ -1,7 +1,7 @@
 // Each turn as a row: what it holds in memory and what it took. Readable where the bar is not.
 (() => {
   const K = window.kvchat;
-  const COLUMNS = ["turn", "tokens", "bytes", "format", "reused", "first", "rate"];
+  const COLUMNS = ["turn", "tokens", "bytes", "format", "reused", "rate"];
   K.panel.fill.turns = (body) => {
     const rows = K.el("tbody");
     const table = K.el("table", { class: "kv-table" },
@@ -31,7 +31,6 @@
         span.gone ? K.say("ui.figures.not_held") : K.size(span.bytes ?? 0),
         Object.keys(span.formats ?? {}).map(K.format).join(" + ") || "–",
         made ? K.number(made.reused_tokens) : span.reused_tokens ? K.number(span.reused_tokens) : "–",
-        made ? K.say("ui.seconds", { s: made.time_to_first_token_s.toFixed(2) }) : "–",
         made?.decode_tokens_per_s ? K.number(made.decode_tokens_per_s, 1) : "–",
       ];
     };

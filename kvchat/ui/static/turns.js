@@ -19,7 +19,15 @@
       place.replaceChildren(...(place.classList.contains("kv-foot") ? foot(note) : tools(note)));
     }
     drawEarlier(chat.querySelector(".kv-earlier"));
+    quiet(chat);
     figures();
+  };
+  // gradio names each message by its whole markup, in English; the message itself is all that is needed.
+  const quiet = (chat) => {
+    for (const message of chat.querySelectorAll("[data-testid][aria-label]")) message.removeAttribute("aria-label");
+    const log = chat.querySelector("[role=log]");
+    const wanted = { "aria-label": K.say("ui.conversation"), "aria-live": K.notes.live ? "off" : "polite" };
+    for (const [name, value] of Object.entries(wanted)) if (log && log.getAttribute(name) !== value) log.setAttribute(name, value);
   };
 
   const foot = (note) => {
@@ -151,7 +159,7 @@
   const watch = () => {
     const chat = document.getElementById("kv-chat");
     if (!chat) return setTimeout(watch, 50);
-    new MutationObserver(() => fill(false)).observe(chat, { childList: true, subtree: true });
+    new MutationObserver(() => fill(false)).observe(chat, { childList: true, subtree: true, attributeFilter: ["aria-label"] });
     fill(false);
   };
   watch();

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 HYPHEN_MARK = "\ufffe"
 """What PDFium writes for a hyphen at a line's end; `clean` keeps it, `join_hyphens` resolves it."""
 
-_DASHES = re.compile("[\u2010\u2011\u2212\ufe63\uff0d]")
+DASHES = re.compile("[\u2010\u2011\u2212\ufe63\uff0d]")
 # Letters in a typesetter's dress: digraphs, styled and Kangxi forms, ligatures, presentation forms,
 # full and half width. Hangul compatibility letters (U+3131 on) must stay as they are.
 _DRESSED = re.compile(
@@ -44,7 +44,7 @@ def clean(text: str) -> str:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.isascii():
         text = _DRESSED.sub(lambda m: unicodedata.normalize("NFKC", m[0]), text)
-        text = unicodedata.normalize("NFC", _PLANE_ENDS.sub("", _DASHES.sub("-", text)))
+        text = unicodedata.normalize("NFC", _PLANE_ENDS.sub("", DASHES.sub("-", text)))
         text = _LOOSE_ACCENT.sub(_composed, text)
     text = _LEADERS.sub(" … ", _BLANKS.sub(" ", _UNSEEN.sub("", text)))
     lines = "\n".join(line.strip(" ") for line in text.split("\n"))

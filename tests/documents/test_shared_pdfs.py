@@ -42,13 +42,13 @@ def rows(shared_pdfs):
 
 
 @pytest.fixture(scope="module")
-def documents(shared_pdfs, rows):
+def documents(rows, shared_document):
     """Every file that can be read, by name; the others have been seen to be refused."""
     found, codes = {}, {}
     for row in rows:
         started = time.monotonic()
         try:
-            found[row["file"]] = read(shared_pdfs / row["file"], row["file"])
+            found[row["file"]] = shared_document(row["file"])
         except DocumentError as error:
             codes[row["file"]] = error.code
         assert time.monotonic() - started < 10, row["file"]

@@ -1,0 +1,127 @@
+"""The terms by which text is searched: of a document, and of a question.
+
+Words with blanks between them are folded and lightly stemmed; Chinese, Japanese and Korean runs
+become pairs of characters, as their words need no blanks; names as `/var/run` and `cdrom-detect`
+are terms as a whole and in parts. Word lists stand in settings/search_words.toml. Knows no score.
+"""
+
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterator
+from functools import cache
+
+from kvchat.documents.clean import DASHES
+from kvchat.wording import settings_folder
+
+_CJK = (
+    "\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u318f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_CJK_RUN = re.compile(f"[{_CJK}]+")
+_LINE_INSIDE = re.compile(f"(?<=[{_CJK}])\n(?=[{_CJK}])")
+_RUN = re.compile(f"[{_CJK}]+|/?[^\\W{_CJK}]+(?:[-./:@+#'’&][^\\W{_CJK}]+)*")
+_PART = re.compile(r"[^\W_]+")
+_OPENS_BACK = re.compile(r"(and|but|or|what about|how about|why|more|그럼|그리고)\b")
+
+
+@cache
+def _listed(*names: str) -> frozenset[str]:
+    text = (settings_folder() / "search_words.toml").read_text(encoding="utf-8")
+    lists = tomllib.loads(text)
+    return frozenset(word for name in names for word in lists[name].split())
+
+
+def is_cjk(term: str) -> bool:
+    return bool(_CJK_RUN.match(term))
+
+
+def fold(text: str) -> str:
+    """One spelling for what reads the same; a line's end inside a Korean word goes."""
+    return _LINE_INSIDE.sub("", unicodedata.normalize("NFKC", DASHES.sub("-", text)).casefold())
+
+
+def terms(text: str) -> list[str]:
+    """All terms of a text, in order, each as often as it stands there."""
+    return [term for run in _RUN.findall(fold(text)) for term in _terms_of_run(run)]
+
+
+def asked_terms(question: str) -> list[list[str]]:
+    """The content words of a question, each as the terms that stand for it.
+
+    None in small talk, nor where only the document itself is named ('summarise this text').
+    """
+    words = dict.fromkeys(word for word in _words(question) if not _is_silent(word))
+    if words.keys() <= _listed("overview_alone", "document_alone"):
+        return []
+    # One syllable says too little, where pairs are searched.
+    telling = [w for w in words if len(w) > 1 or not is_cjk(w)] or list(words)
+    kept = (dict.fromkeys(_terms_of_run(word)) for word in telling)
+    found = [[term for term in one if term not in _listed("stop")] for one in kept]
+    return [one for one in found if one]
+
+
+def _is_silent(word: str) -> bool:
+    silent = _listed("stop", "korean_stop", "korean_endings", "small_talk", "overview")
+    return word in silent or all(part in silent for part in _PART.findall(word))
+
+
+def asks_for_overview(question: str) -> bool:
+    """Whether a question is about a document as a whole: 'summarise this', '무슨 내용이야?'."""
+    wanted = _listed("overview", "overview_alone", "document_alone")
+    return not asked_terms(question) and any(word in wanted for word in _words(question))
+
+
+def points_back(question: str) -> bool:
+    """Whether a question needs the one before it: few words of its own, and no small talk."""
+    words, num_own = _words(question), len(asked_terms(question))
+    if num_own == 0:
+        return not (asks_for_overview(question) or any(w in _listed("small_talk") for w in words))
+    opens = _OPENS_BACK.match(fold(question).strip())
+    return num_own <= 3 and bool(opens or any(word in _listed("back") for word in words))
+
+
+def _words(question: str) -> list[str]:
+    return [_without_ending(run) for run in _RUN.findall(fold(question))]
+
+
+def _terms_of_run(run: str) -> Iterator[str]:
+    if is_cjk(run):
+        yield from (run[i : i + 2] for i in range(max(len(run) - 1, 1)))
+        return
+    parts = _PART.findall(run)
+    if len(parts) > 1:
+        yield run.strip("/")
+    yield from map(stem, parts)
+
+
+def stem(word: str) -> str:
+    """English inflections off, and no more: files -> fil, stored -> stor, running -> run."""
+    if not (word.isascii() and word.isalpha()) or len(word) < 4:
+        return word
+    if word.endswith("ies") and len(word) > 4:
+        word = word[:-3] + "y"
+    elif word.endswith(("sses", "shes", "ches", "xes", "zes")):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        word = word[:-1]
+    for ending in ("ing", "ed"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            word = word[: -len(ending)]
+            doubled = len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lsz"
+            return word[:-1] if doubled else word
+    return word[:-1] if word.endswith("e") and len(word) >= 4 else word
+
+
+def _without_ending(word: str) -> str:
+    """A Korean word of a question without its particle; two syllables are left, or a known word."""
+    known = _listed(
+        "korean_stop", "small_talk", "overview", "overview_alone", "document_alone", "back"
+    )
+    if not ("\uac00" <= word[-1] <= "\ud7a3") or word in known:
+        return word
+    for ending in sorted(_listed("korean_endings"), key=lambda one: (-len(one), one)):
+        left = word.removesuffix(ending)
+        if left != word and (len(left) >= 2 or left in known):
+            return left
+    return word

@@ -1,0 +1,194 @@
+import csv
+from pathlib import Path
+
+import pytest
+
+from kvchat.documents.passages import split
+from kvchat.documents.retrieve import Index, follow_up
+from kvchat.documents.terms import asked_terms, asks_for_overview, stem, terms
+from tests.documents.made import count_words, document
+
+ENGLISH = document(
+    "Chapter 1. About\nThis manual tells how the house is kept.\nIt has four chapters.",
+    "Chapter 2. Garden\nRoses are watered on Monday by the gardener.\nThe hedge is cut in spring.",
+    "Chapter 3. Kitchen\nKnives are kept in /var/kitchen and cleaned with cdrom-detect daily.\n"
+    "The oven needs 240 volts.",
+    "Chapter 4. Cellar\nWine is stored at 12 degrees. The cellar door must stay closed.",
+)
+KOREAN = document(
+    "간단한집안내서\n이문서는집을돌보는방법을설명한다.",
+    "정원사는월요일마다장미에물을준다.\n울타리는봄에자른다.",
+    "포도주는 12 도에서보관한다.\n지하실문은닫아둔다.",
+    sha="b" * 64,
+    name="집.pdf",
+)
+
+
+def found(index, question, k=5):
+    scored = index.search(question, k)
+    assert all(one.score > 0 for one in scored)
+    assert [one.score for one in scored] == sorted((one.score for one in scored), reverse=True)
+    return [(one.passage.document[0], one.passage.first_page) for one in scored]
+
+
+def count(text):
+    """About a token for a word, and for two letters of Korean."""
+    return max(count_words(text), sum(c > "\u1100" for c in text) // 2)
+
+
+@pytest.fixture(scope="module")
+def both():
+    passages = [one for doc in (ENGLISH, KOREAN) for one in split(doc, count, 6)]
+    return Index(passages)
+
+
+@pytest.mark.parametrize(
+    ("question", "page"),
+    [
+        ("When are the roses watered?", ("a", 2)),
+        ("Which day does the gardener water a rose?", ("a", 2)),
+        ("What is in /var/kitchen?", ("a", 3)),
+        ("cdrom\u2011detect", ("a", 3)),
+        ("How many volts does the oven need?", ("a", 3)),
+        ("where to store wines", ("a", 4)),
+        ("장미에는 언제 물을 주나요?", ("b", 2)),
+        ("포도주는 몇 도에서 보관하나요?", ("b", 3)),
+        ("지하실 문", ("b", 3)),
+    ],
+)
+def test_the_right_page_of_the_right_document_comes_first(both, question, page):
+    assert found(both, question)[0] == page
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "hi", "Hello there!", "thanks", "Thank you very much", "ok", "good morning",
+        "what can you do?", "안녕하세요", "고마워요!", "네", "ㅋㅋㅋ", "", "?!", "   ",
+        "Who won the 2018 football world cup?", "What is the boiling point of tin?",
+        "프랑스 대통령은 누구인가?", "오늘 서울 날씨는 어때?",
+    ],
+)  # fmt: skip
+def test_small_talk_and_other_matters_bring_nothing(both, question):
+    assert both.search(question, 5) == []
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["Summarise this document", "What is this PDF about?", "Give me an overview", "요약해줘",
+     "이 문서는 무슨 내용이야?", "이 논문의 핵심을 정리해 주세요", "give me the main points"],
+)  # fmt: skip
+def test_a_question_about_the_whole_gets_the_openings(both, question):
+    assert asks_for_overview(question)
+    assert found(both, question, 2) == [("a", 1), ("b", 1)]
+
+
+@pytest.mark.parametrize("question", ["the main door", "Summarise the part on wine", "hi", "why?"])
+def test_a_question_about_a_part_is_no_overview(question):
+    assert not asks_for_overview(question)
+
+
+def test_a_korean_word_does_not_count_against_an_english_document():
+    index = Index(split(ENGLISH, count, 9))
+    assert found(index, "cdrom-detect는 어디에 쓰나요?")[0] == ("a", 3)
+
+
+def test_no_more_than_k_and_none_of_nothing(both):
+    assert len(both.search("the cellar and the garden and the kitchen", 2)) <= 2
+    assert Index([]).search("anything at all", 5) == []
+    assert Index([]).search("summarise", 5) == []
+
+
+def test_headings_help_passages_that_do_not_repeat_them():
+    text = "4.2. Lighthouse\n" + "\n".join(
+        f"Step {n} of the work is done slowly." for n in range(30)
+    )
+    index = Index(split(document(text, "Something else entirely stands here."), count_words, 60))
+    assert len(index.search("lighthouse steps", 5)) >= 2
+
+
+@pytest.mark.parametrize(
+    ("question", "needs_the_one_before"),
+    [
+        ("And how are they named?", True),
+        ("Why?", True),
+        ("Tell me more about it.", True),
+        ("그건 왜 그런가요?", True),
+        ("더 자세히 설명해 주세요", True),
+        ("Where must PID files be placed?", False),
+        ("thanks!", False),
+        ("고마워요", False),
+        ("summarise the document", False),
+        ("When are the roses in the garden watered by the gardener of this house?", False),
+    ],
+)
+def test_a_question_that_cannot_stand_alone_takes_the_one_before(question, needs_the_one_before):
+    before = "Where must PID files be placed?"
+    wanted = f"{before} {question}" if needs_the_one_before else question
+    assert follow_up(question, ["An older question", before]) == wanted
+    assert follow_up(question, []) == question
+
+
+def test_terms_serve_code_korean_and_plurals():
+    assert terms("/var/run") == ["var/run", "var", "run"]
+    assert (
+        terms("cdrom-detect") == terms("CDROM\u2011detect") == ["cdrom-detect", "cdrom", "detect"]
+    )
+    assert terms("o\ufb03ce") == ["offic"]
+    assert terms("메모리는") == ["메모", "모리", "리는"]
+    assert terms("데비안") == ["데비", "비안"]
+    assert terms("데비\n안") == terms("데비안")
+    assert terms("780MB만큼은")[:1] == ["780mb"]
+    assert {stem("files"), stem("file"), stem("filed"), stem("filing")} == {"fil"}
+    assert stem("process") == stem("processes") == "process"
+    assert stem("bus") == "bus"
+    assert stem("1990s") == "1990s"
+
+
+def test_asked_terms_leave_particles_and_question_words_out():
+    assert asked_terms("메모리와 디스크는 얼마나 필요한가?") == [
+        ["메모", "모리"], ["디스", "스크"], ["필요"],
+    ]  # fmt: skip
+    assert asked_terms("Why must text() be used?") == [["text"], ["used"]]
+    assert asked_terms("What is it?") == []
+
+
+# --- the questions of QA.tsv, on real documents
+
+
+@pytest.fixture(scope="module")
+def rows(shared_pdfs: Path):
+    with (shared_pdfs / "QA.tsv").open(encoding="utf-8") as file:
+        found = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    return [row for row in found if (shared_pdfs / row["file"]).exists()]
+
+
+@pytest.fixture(scope="module")
+def indexes(rows, shared_document):
+    """Passages of the size that a model of three bytes a token would get."""
+    names = {row["file"] for row in rows}
+    return {
+        name: Index(split(shared_document(name), lambda text: len(text.encode()) // 3))
+        for name in names
+    }
+
+
+def test_pages_of_the_recorded_answers_are_among_five_passages(rows, indexes):
+    ranks = {}
+    for row in rows:
+        if row["pdf_page_1based"]:
+            page = int(row["pdf_page_1based"])
+            scored = indexes[row["file"]].search(row["question"], 5)
+            pages = [{number for number, _ in one.passage.parts()} for one in scored]
+            ranks[row["id"]] = next((n for n, those in enumerate(pages, 1) if page in those), None)
+    hits = [name for name, rank in ranks.items() if rank]
+    print(f"\npage hit rate within 5 passages: {len(hits)}/{len(ranks)}; rank by question: {ranks}")
+    assert set(hits) >= {"Q01", "Q02", "Q03", "Q04", "Q14", "Q16"}
+    assert len(hits) == len(ranks) >= 11
+
+
+def test_questions_that_the_documents_do_not_answer_bring_nothing(rows, indexes):
+    unanswerable = [row for row in rows if not row["pdf_page_1based"]]
+    assert len(unanswerable) == 2
+    for row in unanswerable:
+        assert indexes[row["file"]].search(row["question"], 5) == []

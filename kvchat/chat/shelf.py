@@ -61,7 +61,7 @@ class Shelf:
         """From now on tokens are this model's own."""
 
         def count(text: str) -> int:
-            return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+            return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
         self._count = count
         self._tokens.clear()

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from kvchat.arch.spec import ModelSpec
-
-BLOCK_TOKENS = 64
+from kvchat.memory.footprint import BLOCK_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kvchat.arch.spec import ModelSpec
 from kvchat.kvcache.blocks import BLOCK_TOKENS, Geometry
-from kvchat.memory.footprint import Footprint, activation_bytes, kv_bytes
+from kvchat.memory.footprint import Footprint, activation_bytes, kv_bytes, last_that_fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,7 @@ class Costs:
 
     def largest_tokens(self, allowed_bytes: int, prefill_chunk: int) -> int:
         """The most tokens whose footprint fits, at most what the model can take. 0 where none does."""
-        low, high = 0, self.spec.max_positions
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.needed_bytes(middle, prefill_chunk) <= allowed_bytes:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return last_that_fits(
+            lambda tokens: self.needed_bytes(tokens, prefill_chunk) <= allowed_bytes,
+            self.spec.max_positions,
+        )

@@ -4,6 +4,7 @@ Flags of settings are made from the schema. Knows nothing of what a face does wi
 """
 
 import argparse
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +16,14 @@ from kvchat.wording import LANGUAGES, Language, say
 
 FACES = ("serve", "ask", "plan", "bench", "doctor", "test")
 _COMMON = ("model", "memory_budget", "dtype", "weights", "threads")
+# What argparse complains of, which it says in English only.
+_COMPLAINTS = (
+    ("words_missing", r"the following arguments are required: (?P<names>.+)"),
+    ("words_unknown", r"unrecognized arguments: (?P<names>.+)"),
+    ("flag_choice", r"argument (?P<name>\S+): invalid choice: '?(?P<value>.*?)'? \(choose from"),
+    ("flag_value", r"argument (?P<name>\S+): invalid \w+ value: '(?P<value>.*)'"),
+    ("flag_lonely", r"argument (?P<name>\S+): expected one argument"),
+)
 _OF_A_REPLY = ("max_new_tokens", "temperature", "seed")
 
 
@@ -61,6 +70,10 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument(*names, help=say(f"cli.help.{code}", self.lang), **about)
 
     def error(self, message: str) -> NoReturn:
+        for code, pattern in _COMPLAINTS:
+            found = re.match(pattern, message)
+            if found:
+                raise SettingsError(code, **found.groupdict())
         raise SettingsError("command_line", why=message)
 
 

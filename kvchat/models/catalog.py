@@ -45,7 +45,7 @@ class Builtin:
 
 
 @cache
-def _table() -> Mapping[str, Any]:
+def _table() -> dict[str, Any]:
     return tomllib.loads((settings_folder() / "models.toml").read_text(encoding="utf-8"))
 
 
@@ -57,8 +57,11 @@ def builtin() -> Builtin:
 @cache
 def catalog() -> Mapping[str, CatalogEntry]:
     """By name, the smallest first."""
-    found = [
-        CatalogEntry(name=name, **(about | {"languages": tuple(about["languages"])}))
-        for name, about in _table()["models"].items()
-    ]
+    found = [_entry(name, about) for name, about in _table()["models"].items()]
     return {one.name: one for one in sorted(found, key=lambda one: one.parameters)}
+
+
+def _entry(name: str, about: dict[str, Any]) -> CatalogEntry:
+    config = {key: None if value == "null" else value for key, value in about["config"].items()}
+    languages = tuple(about["languages"])
+    return CatalogEntry(name=name, **(about | {"languages": languages, "config": config}))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
@@ -18,6 +19,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from kvchat.errors import ModelError
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "tekken.json")
+_CONFIG_ERRORS = (
+    OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError,
+)  # fmt: skip
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -76,7 +80,7 @@ def _config(path: Path) -> PreTrainedConfig:
         found: PreTrainedConfig = AutoConfig.from_pretrained(
             path, local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except _CONFIG_ERRORS as error:
         file = path / "config.json"
         raise ModelError("model_config_unreadable", path=file, why=one_line(error)) from None
     return found
@@ -126,6 +130,6 @@ def _kind(config: PreTrainedConfig, listed: list[str]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error of the library, short enough for a sentence."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:200]
+    """What an error of a library says, short enough for a sentence."""
+    text = " ".join(str(error).split()).rstrip(".:")
+    return (text or type(error).__name__)[:200]

@@ -5,7 +5,7 @@ whose tip is the question; what was there before stays, one `switch` away.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kvchat.store import tree
@@ -90,11 +90,8 @@ class Branches(Base):
         with self._database.write() as connection:
             tree.require(connection, chat, user_hash, "user")
             old = tree.descendants(connection, chat, user_hash)
-            renamed = _rechained(connection, chat, old)
-            for before, after in renamed.items():
-                connection.execute(
-                    "UPDATE branches SET tip = ? WHERE chat = ? AND tip = ?", (after, chat, before)
-                )
+            renamed, gone = _rechained(connection, chat, old)
+            _follow(connection, chat, renamed, gone)
             tree.unreach(connection, chat)
             tree.settle(connection, chat)
             tree.drop_unreached(connection, renamed)
@@ -107,8 +104,8 @@ def touch(connection: sqlite3.Connection, chat: str, now: float) -> None:
 
 def _rechained(
     connection: sqlite3.Connection, chat: str, old: Sequence[Message]
-) -> dict[str, str | None]:
-    """New names of the messages, once the first and its replies are gone.
+) -> tuple[dict[str, str | None], set[str]]:
+    """New names of the messages once the first and its replies are gone, and the names of those.
 
     A message that is gone maps to what stood before the first.
     """
@@ -125,23 +122,32 @@ def _rechained(
             connection, chat, parent, one.role, one.content, one.attachments, one.created_at_s
         )
         renamed[one.hash] = new.hash
-        _follow(connection, chat, one.hash, new.hash)
-    for name in gone:
-        connection.execute(
-            "DELETE FROM ledger_turns WHERE message = ?"
-            " AND entry IN (SELECT number FROM ledger WHERE chat = ?)",
-            (name, chat),
-        )
-    return renamed
+    return renamed, gone
 
 
-def _follow(connection: sqlite3.Connection, chat: str, before: str, after: str) -> None:
-    """What hangs under a message of a chat moves to its new name."""
-    for statement in (
-        "UPDATE generations SET message = ? WHERE message = ? AND chat = ?",
-        "UPDATE OR REPLACE pins SET message = ? WHERE message = ? AND chat = ?",
-        "UPDATE drafts SET user = ? WHERE user = ? AND chat = ?",
-        "UPDATE ledger_turns SET message = ? WHERE message = ?"
-        " AND entry IN (SELECT number FROM ledger WHERE chat = ?)",
-    ):
-        connection.execute(statement, (after, before, chat))
+# What hangs under a message of a chat: table, column, and which of its rows are the chat's.
+_FOLLOWERS = (
+    ("branches", "tip", "chat = ?"),
+    ("generations", "message", "chat = ?"),
+    ("pins", "message", "chat = ?"),
+    ("drafts", "user", "chat = ?"),
+    ("ledger_turns", "message", "entry IN (SELECT number FROM ledger WHERE chat = ?)"),
+)
+
+
+def _follow(
+    connection: sqlite3.Connection, chat: str, renamed: Mapping[str, str | None], gone: set[str]
+) -> None:
+    """Moves what hangs under the messages to their new names, each row once, by its row id.
+
+    A new name may be the old name of another message, so names are not replaced one by one. What
+    hangs under a message that is gone goes with it, but for a branch: that ends before it.
+    """
+    for table, column, ours in _FOLLOWERS:
+        rows = connection.execute(f"SELECT rowid, {column} FROM {table} WHERE {ours}", (chat,))
+        for row, name in rows.fetchall():
+            if name in gone and table != "branches":
+                connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (row,))
+            elif name in renamed:
+                moved = f"UPDATE {table} SET {column} = ? WHERE rowid = ?"
+                connection.execute(moved, (renamed[name], row))

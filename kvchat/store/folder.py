@@ -4,6 +4,7 @@ The lock is the operating system's, on an open file: it ends with the program th
 that ended, so there is no stale lock to clean up. Knows nothing of what lies in the folder.
 """
 
+import errno
 import os
 import sys
 from contextlib import suppress
@@ -54,6 +55,9 @@ def owner_only(file: Path) -> int:
 
 
 def unusable(path: Path, error: OSError) -> StoreError:
+    """What to say of a folder in which a file could not be made."""
+    if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
+        return StoreError("store_full", folder=path)
     return StoreError("folder_unusable", folder=path, why=error.strerror or type(error).__name__)
 
 

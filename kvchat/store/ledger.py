@@ -57,7 +57,7 @@ class Ledger(Base):
         """A pinned turn is never left out. Raises StoreError as `Branches` does."""
         with self._database.write() as connection:
             tree.require(connection, chat, user_hash, "user")
-            connection.execute("INSERT OR IGNORE INTO pins VALUES (?, ?)", (chat, user_hash))
+            connection.execute("INSERT INTO pins VALUES (?, ?)", (chat, user_hash))
 
     def unpin(self, chat: str, user_hash: str) -> None:
         with self._database.write() as connection:

@@ -36,10 +36,15 @@ class Replies(Base):
             return _generation(row) if row else None
 
     def start_draft(self, chat: str, user_hash: str, model: str = "") -> None:
-        """A reply to that message begins. An earlier draft of the chat is concluded first."""
+        """A reply to that message begins.
+
+        An earlier draft that nobody finished becomes another version, on a branch of its own.
+        """
         with self._database.write() as connection:
             tree.require(connection, chat, user_hash, "user")
-            _interrupt(connection, chat, self._clock())
+            earlier = _interrupted(connection, chat, self._clock())
+            if earlier:
+                tree.add_branch(connection, chat, earlier.hash)
             connection.execute(
                 "INSERT INTO drafts VALUES (?, ?, ?, ?, 0, 0)",
                 (chat, user_hash, model, self._clock()),
@@ -79,8 +84,10 @@ class Replies(Base):
             if draft is None:
                 tree.current_branch(connection, chat)
                 return None
-            now = self._clock()
-            return _conclude(connection, chat, draft["user"], clean(content), generation, now)
+            now, user = self._clock(), draft["user"]
+            reply = _concluded(connection, chat, user, clean(content), generation, now)
+            _show(connection, chat, reply)
+            return reply
 
     def _conclude_interrupted(self) -> None:
         """At the opening: the drafts of a program that ended become replies, empty forks go."""
@@ -89,11 +96,10 @@ class Replies(Base):
                 "SELECT chat FROM drafts"
                 " UNION SELECT chat FROM branches GROUP BY chat HAVING count(*) > 1"
             ).fetchall():
-                _interrupt(connection, chat, self._clock())
-                tree.settle(connection, chat)
+                _show(connection, chat, _interrupted(connection, chat, self._clock()))
 
 
-def _conclude(
+def _concluded(
     connection: sqlite3.Connection,
     chat: str,
     user: str,
@@ -101,42 +107,44 @@ def _conclude(
     generation: Generation | None,
     now: float,
 ) -> Message | None:
+    """The draft as a message, on no branch yet; None if there is no text."""
     connection.execute("DELETE FROM drafts WHERE chat = ?", (chat,))
-    reply = None
-    if content.strip():
-        reply = tree.insert(connection, chat, user, "assistant", content, (), now)
-        _advance(connection, chat, user, reply.hash)
-        if generation:
-            _add_generation(connection, chat, replace(generation, message=reply.hash))
-        touch(connection, chat, now)
-    tree.settle(connection, chat)
+    if not content.strip():
+        return None
+    reply = tree.insert(connection, chat, user, "assistant", content, (), now)
+    if generation:
+        _add_generation(connection, chat, replace(generation, message=reply.hash))
+    touch(connection, chat, now)
     return reply
 
 
-def _advance(connection: sqlite3.Connection, chat: str, user: str, reply: str) -> None:
-    """The branch that waits for the reply moves on to it: the current, another, or a new one."""
-    current, _ = tree.current_branch(connection, chat)
-    waiting = connection.execute(
-        "SELECT id FROM branches WHERE chat = ? AND tip = ? ORDER BY id = ? DESC, id LIMIT 1",
-        (chat, user, current),
-    ).fetchone()
-    if waiting:
-        tree.move_tip(connection, waiting["id"], reply)
-    else:
-        tree.add_branch(connection, chat, reply)
-
-
-def _interrupt(connection: sqlite3.Connection, chat: str, now: float) -> None:
+def _interrupted(connection: sqlite3.Connection, chat: str, now: float) -> Message | None:
+    """The draft that nobody finished, concluded as far as it was written down."""
     draft = connection.execute("SELECT * FROM drafts WHERE chat = ?", (chat,)).fetchone()
     if draft is None:
-        return
+        return None
     pieces = connection.execute(
         "SELECT text, ids FROM draft_pieces WHERE chat = ? ORDER BY place", (chat,)
     ).fetchall()
     ids = _unpacked(b"".join(piece["ids"] for piece in pieces))
     text = "".join(piece["text"] for piece in pieces)
     generation = Generation("", ids, "interrupted", {}, [], draft["model"], now)
-    _conclude(connection, chat, draft["user"], text, generation, now)
+    return _concluded(connection, chat, draft["user"], text, generation, now)
+
+
+def _show(connection: sqlite3.Connection, chat: str, reply: Message | None) -> None:
+    """The branch that waits for the reply moves on to it: the current, another, or a new one."""
+    if reply:
+        current, _ = tree.current_branch(connection, chat)
+        waiting = connection.execute(
+            "SELECT id FROM branches WHERE chat = ? AND tip = ? ORDER BY id = ? DESC, id LIMIT 1",
+            (chat, reply.parent, current),
+        ).fetchone()
+        if waiting:
+            tree.move_tip(connection, waiting["id"], reply.hash)
+        else:
+            tree.add_branch(connection, chat, reply.hash)
+    tree.settle(connection, chat)
 
 
 def _add_generation(connection: sqlite3.Connection, chat: str, generation: Generation) -> None:

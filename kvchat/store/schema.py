@@ -75,9 +75,9 @@ CREATE INDEX generation_chats ON generations (chat, message);
 CREATE TABLE pins (
     chat TEXT NOT NULL,
     message TEXT NOT NULL,
-    PRIMARY KEY (chat, message),
     FOREIGN KEY (chat, message) REFERENCES reached (chat, message) ON DELETE CASCADE
 );
+CREATE INDEX pin_messages ON pins (chat, message);
 CREATE TABLE ledger (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     chat TEXT REFERENCES chats (id) ON DELETE CASCADE,
@@ -110,7 +110,7 @@ CREATE TABLE draft_pieces (
     text TEXT NOT NULL,
     ids BLOB NOT NULL,
     PRIMARY KEY (chat, place)
-);
+) WITHOUT ROWID;
 CREATE TABLE documents (
     sha TEXT PRIMARY KEY,
     name TEXT NOT NULL,

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kvchat.errors import StoreError
 from kvchat.store.branches import Branches
 from kvchat.store.chats import Chats
 from kvchat.store.database import Database
@@ -58,9 +59,10 @@ class Store(Chats, Branches, Replies, Documents, Ledger, SavedSettings, Verified
             raise
         try:
             self._conclude_interrupted()
-        except BaseException:
-            self.close()
-            raise
+        except StoreError as error:
+            if error.code != "store_full":  # there it waits; what was said can still be read
+                self.close()
+                raise
 
     def close(self) -> None:
         self._database.close()

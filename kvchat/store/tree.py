@@ -93,15 +93,16 @@ def insert(
 ) -> Message:
     """The message of that name, written where it is new, and reached by the chat from now on."""
     name = message_hash(parent, role, content, brought)
-    turns_before = connection.execute(
-        "SELECT turn FROM messages WHERE hash = ?", (parent,)
-    ).fetchone()
-    turn = (turns_before["turn"] if turns_before else 0) + (role == "user")
-    new = connection.execute(
-        "INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?, ?, ?)",
-        (name, parent, role, content, turn, created_at_s),
-    ).rowcount
-    if new:
+    there = connection.execute("SELECT * FROM messages WHERE hash = ?", (name,)).fetchone()
+    if there is None:
+        before = connection.execute(
+            "SELECT turn FROM messages WHERE hash = ?", (parent,)
+        ).fetchone()
+        turn = (before["turn"] if before else 0) + (role == "user")
+        connection.execute(
+            "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)",
+            (name, parent, role, content, turn, created_at_s),
+        )
         connection.executemany(
             "INSERT INTO attachments VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
@@ -110,7 +111,8 @@ def insert(
             ],
         )
     connection.execute("INSERT OR IGNORE INTO reached (chat, message) VALUES (?, ?)", (chat, name))
-    return Message(name, parent, role, content, tuple(brought), created_at_s)
+    first_s = there["created_at_s"] if there else created_at_s
+    return Message(name, parent, role, content, tuple(brought), first_s)
 
 
 def move_tip(connection: sqlite3.Connection, branch: int, tip: str | None) -> None:

@@ -84,7 +84,7 @@ def test_regenerating_to_the_same_words_shows_what_followed_them(store: Store, c
     _, old, *_ = talk(store, chat, "q1", "r1", "q2", "r2")
     store.fork(chat, old.parent)
     again = store.append(chat, "assistant", "r1")
-    assert again.hash == old.hash
+    assert again == old
     assert texts(store, chat) == ["q1", "r1", "q2", "r2"]
     assert store.siblings(chat, again.hash) == [again.hash]
 
@@ -187,6 +187,25 @@ def test_deleting_the_only_turn_leaves_an_empty_chat(store: Store, chat: str) ->
     assert store.chat(chat).num_turns == 0
     talk(store, chat, "q", "r")
     assert texts(store, chat) == ["q", "r"]
+
+
+def test_a_new_name_may_be_the_old_one_of_another_message(store: Store, chat: str) -> None:
+    """a a b and a b, less the first a: the second a now has the first one's name."""
+    first, second, deep = (store.append(chat, "user", text) for text in "aab")
+    store.fork(chat, first.hash)
+    shallow = store.append(chat, "user", "b")
+    store.pin(chat, first.hash)
+    store.pin(chat, deep.hash)
+    entries = [store.add_ledger(chat, "retry", {}, [one.hash]) for one in (second, deep, shallow)]
+    store.delete_turn(chat, first.hash)
+    assert texts(store, chat) == ["b"]
+    [left] = store.messages(chat)
+    store.switch(chat, first.hash)
+    assert texts(store, chat) == ["a", "b"]
+    assert [one.hash for one in store.messages(chat)] == [first.hash, shallow.hash]
+    assert store.pins(chat) == {shallow.hash}
+    turns = [entry.turns for entry in store.ledger(chat, entries[0].number - 1)]
+    assert turns == [(first.hash,), (shallow.hash,), (left.hash,)]
 
 
 def test_attachments_are_chained_along(store: Store, chat: str) -> None:

@@ -159,6 +159,30 @@ def test_a_full_disk_says_so_and_half_writes_nothing(store: Store) -> None:
     assert store.messages(chat) == [question, reply]
 
 
+@pytest.mark.parametrize(("code", "opens"), [("store_full", True), ("store_damaged", False)])
+def test_a_draft_waits_where_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, opens: bool
+) -> None:
+    with Store(tmp_path) as store:
+        chat = store.new_chat("", "").id
+        question = store.append(chat, "user", "question")
+        store.start_draft(chat, question.hash)
+        store.write_draft(chat, "half", [1])
+
+    def fails(store: Store) -> None:
+        raise StoreError(code, folder=tmp_path, file=tmp_path)
+
+    monkeypatch.setattr(Store, "_conclude_interrupted", fails)
+    if opens:
+        with Store(tmp_path) as store:
+            assert store.messages(chat) == [question]
+    else:
+        assert refused(tmp_path).code == code
+    monkeypatch.undo()
+    with Store(tmp_path) as store:
+        assert [one.content for one in store.messages(chat)] == ["question", "half"]
+
+
 def test_a_migration_that_fails_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,9 @@ from kvchat.wording import Language, say
 
 
 def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Language) -> int:
-    """Exit code 0 for an answer, 1 for a failure that was told. Raises KVChatError before asking."""
+    """Exit code 0 for an answer, 1 for a failure that was told. Raises KVChatError before
+    asking.
+    """
     conversations = Conversations(settings, data_dir)
     try:
         chat, is_kept = _chat(conversations, args.chat)

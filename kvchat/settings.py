@@ -20,7 +20,8 @@ Applies = Literal["next answer", "reload"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one setting is, apart from its value. Sizes are bytes; `choices` serve `choice` and `list`.
+    """What one setting is, apart from its value. Sizes are bytes; `choices` serve `choice` and
+    `list`.
 
     `optional` settings may be None, which is written `auto`.
     """
@@ -41,7 +42,7 @@ def _entry(default: object, **about: Any) -> Any:
     label, help_ = about.pop("label"), about.pop("help")
     about["label"] = dict(zip(LANGUAGES, label, strict=True))
     about["help"] = dict(zip(LANGUAGES, help_, strict=True))
-    return field(default=default, metadata={"entry": Entry(**about)})  # type: ignore[arg-type]
+    return field(default=default, metadata={"entry": Entry(**about)})
 
 
 RUNGS = ("drop_idle", "shrink_chunk", "truncate_turns")
@@ -52,7 +53,13 @@ class Settings:
     """All settings, as they hold for one run. Made by `resolve`, changed by `changed`."""
 
     memory_budget: int | None = _entry(
-        None, kind="size", group="memory", optional=True, unit="B", least=64 * MIB, most=1024 * GIB,
+        None,
+        kind="size",
+        group="memory",
+        optional=True,
+        unit="B",
+        least=64 * MIB,
+        most=1024 * GIB,
         label=("Memory budget", "메모리 예산"),
         help=(
             "The most that kvchat may use on the device: weights, KV cache and activations.",
@@ -60,7 +67,13 @@ class Settings:
         ),
     )
     headroom: int | None = _entry(
-        None, kind="size", group="memory", optional=True, unit="B", least=0, most=256 * GIB,
+        None,
+        kind="size",
+        group="memory",
+        optional=True,
+        unit="B",
+        least=0,
+        most=256 * GIB,
         label=("Headroom", "여유선"),
         help=(
             "Memory always left free on the device for other programs.",
@@ -68,7 +81,12 @@ class Settings:
         ),
     )
     prefill_chunk: int = _entry(
-        512, kind="int", group="memory", unit="tokens", least=16, most=8192,
+        512,
+        kind="int",
+        group="memory",
+        unit="tokens",
+        least=16,
+        most=8192,
         label=("Prefill chunk", "읽기 묶음"),
         help=(
             "Tokens read at a time. Smaller needs less memory while reading, and reads slower.",
@@ -76,7 +94,10 @@ class Settings:
         ),
     )
     ladder: tuple[str, ...] = _entry(
-        RUNGS, kind="list", group="memory", choices=RUNGS,
+        RUNGS,
+        kind="list",
+        group="memory",
+        choices=RUNGS,
         label=("When memory is short", "메모리가 모자랄 때"),
         help=(
             "What is done, in this order, when the next step does not fit.",
@@ -84,15 +105,23 @@ class Settings:
         ),
     )
     model: str = _entry(
-        "smollm2", kind="text", group="model", applies="reload",
+        "smollm2",
+        kind="text",
+        group="model",
+        applies="reload",
         label=("Model", "모델"),
         help=(
-            "The built-in model `smollm2`, or a folder with config.json, safetensors and a tokenizer.",
+            "The built-in model `smollm2`, or a folder with config.json, safetensors "
+            "and a tokenizer.",
             "내장 모델 `smollm2`, 또는 config.json·safetensors·토크나이저가 든 폴더입니다.",
         ),
     )
     dtype: str = _entry(
-        "auto", kind="choice", group="model", choices=("auto", "fp32", "bf16", "fp16"), applies="reload",
+        "auto",
+        kind="choice",
+        group="model",
+        choices=("auto", "fp32", "bf16", "fp16"),
+        applies="reload",
         label=("Compute precision", "계산 정밀도"),
         help=(
             "auto: fp32 on a CPU, the model's own on a GPU.",
@@ -100,7 +129,11 @@ class Settings:
         ),
     )
     weights: str = _entry(
-        "as-is", kind="choice", group="model", choices=("as-is", "int8"), applies="reload",
+        "as-is",
+        kind="choice",
+        group="model",
+        choices=("as-is", "int8"),
+        applies="reload",
         label=("Weights", "가중치"),
         help=(
             "int8 halves the weights' memory or better, at a small cost in quality.",
@@ -108,12 +141,27 @@ class Settings:
         ),
     )
     threads: int | None = _entry(
-        None, kind="int", group="model", optional=True, unit="threads", least=1, most=256,
-        applies="reload", label=("CPU threads", "CPU 스레드"),
-        help=("Threads for computing on a CPU; auto: torch decides.", "CPU 계산 스레드 수. auto면 torch가 정합니다."),
+        None,
+        kind="int",
+        group="model",
+        optional=True,
+        unit="threads",
+        least=1,
+        most=256,
+        applies="reload",
+        label=("CPU threads", "CPU 스레드"),
+        help=(
+            "Threads for computing on a CPU; auto: torch decides.",
+            "CPU 계산 스레드 수. auto면 torch가 정합니다.",
+        ),
     )
     max_new_tokens: int = _entry(
-        1024, kind="int", group="sampling", unit="tokens", least=1, most=131072,
+        1024,
+        kind="int",
+        group="sampling",
+        unit="tokens",
+        least=1,
+        most=131072,
         label=("Longest reply", "답의 최대 길이"),
         help=(
             "Room kept for a reply. It shrinks first when the question needs the room.",
@@ -121,21 +169,41 @@ class Settings:
         ),
     )
     temperature: float = _entry(
-        0.7, kind="float", group="sampling", least=0.0, most=5.0,
+        0.7,
+        kind="float",
+        group="sampling",
+        least=0.0,
+        most=5.0,
         label=("Temperature", "온도"),
         help=("0 always takes the likeliest token.", "0이면 항상 가장 그럴듯한 토큰을 고릅니다."),
     )
     top_k: int = _entry(
-        0, kind="int", group="sampling", least=0, most=1000,
-        label=("Top-k", "Top-k"), help=("Only the k likeliest tokens; 0 is off.", "가장 그럴듯한 k개만. 0이면 끔."),
+        0,
+        kind="int",
+        group="sampling",
+        least=0,
+        most=1000,
+        label=("Top-k", "Top-k"),
+        help=("Only the k likeliest tokens; 0 is off.", "가장 그럴듯한 k개만. 0이면 끔."),
     )
     top_p: float = _entry(
-        0.95, kind="float", group="sampling", least=0.01, most=1.0,
+        0.95,
+        kind="float",
+        group="sampling",
+        least=0.01,
+        most=1.0,
         label=("Top-p", "Top-p"),
-        help=("The likeliest tokens that make up this probability; 1 is off.", "이 확률을 이루는 토큰만. 1이면 끔."),
+        help=(
+            "The likeliest tokens that make up this probability; 1 is off.",
+            "이 확률을 이루는 토큰만. 1이면 끔.",
+        ),
     )
     min_p: float = _entry(
-        0.0, kind="float", group="sampling", least=0.0, most=1.0,
+        0.0,
+        kind="float",
+        group="sampling",
+        least=0.0,
+        most=1.0,
         label=("Min-p", "Min-p"),
         help=(
             "Drops tokens less likely than this share of the likeliest; 0 is off.",
@@ -143,16 +211,32 @@ class Settings:
         ),
     )
     repetition_penalty: float = _entry(
-        1.0, kind="float", group="sampling", least=0.5, most=2.0,
+        1.0,
+        kind="float",
+        group="sampling",
+        least=0.5,
+        most=2.0,
         label=("Repetition penalty", "반복 벌점"),
-        help=("Above 1, tokens already in the text become less likely.", "1보다 크면 이미 나온 토큰이 덜 나옵니다."),
+        help=(
+            "Above 1, tokens already in the text become less likely.",
+            "1보다 크면 이미 나온 토큰이 덜 나옵니다.",
+        ),
     )
     seed: int | None = _entry(
-        None, kind="int", group="sampling", optional=True, least=0, most=2**63 - 1,
-        label=("Seed", "시드"), help=("The same seed gives the same reply.", "같은 시드는 같은 답을 냅니다."),
+        None,
+        kind="int",
+        group="sampling",
+        optional=True,
+        least=0,
+        most=2**63 - 1,
+        label=("Seed", "시드"),
+        help=("The same seed gives the same reply.", "같은 시드는 같은 답을 냅니다."),
     )
     document_mode: str = _entry(
-        "auto", kind="choice", group="documents", choices=("auto", "whole", "passages"),
+        "auto",
+        kind="choice",
+        group="documents",
+        choices=("auto", "whole", "passages"),
         label=("Documents", "문서 읽기"),
         help=(
             "auto: the whole document where it fits, else the passages that suit the question.",
@@ -160,17 +244,31 @@ class Settings:
         ),
     )
     passages: int = _entry(
-        5, kind="int", group="documents", least=1, most=50,
+        5,
+        kind="int",
+        group="documents",
+        least=1,
+        most=50,
         label=("Passages a question", "질문마다 대목"),
-        help=("How many passages a question may bring along.", "질문 하나에 함께 읽는 대목의 최대 수입니다."),
+        help=(
+            "How many passages a question may bring along.",
+            "질문 하나에 함께 읽는 대목의 최대 수입니다.",
+        ),
     )
     system_text: str = _entry(
-        "You are a helpful assistant.", kind="text", group="chat",
+        "You are a helpful assistant.",
+        kind="text",
+        group="chat",
         label=("System text", "시스템 글"),
-        help=("What the model is told first in each new chat.", "새 채팅마다 모델에게 먼저 알려 주는 글입니다."),
+        help=(
+            "What the model is told first in each new chat.",
+            "새 채팅마다 모델에게 먼저 알려 주는 글입니다.",
+        ),
     )
     list_api_chats: bool = _entry(
-        False, kind="bool", group="chat",
+        False,
+        kind="bool",
+        group="chat",
         label=("List chats of the API", "API 채팅 보이기"),
         help=("Show chats that came over /v1 in the list.", "/v1로 온 채팅을 목록에 보입니다."),
     )
@@ -180,7 +278,9 @@ SCHEMA: Mapping[str, Entry] = {f.name: f.metadata["entry"] for f in fields(Setti
 
 
 def checked(name: str, value: object) -> object:
-    """The value of a setting from text, TOML or a form. Raises SettingsError with the allowed range."""
+    """The value of a setting from text, TOML or a form. Raises SettingsError with the allowed
+    range.
+    """
     if name not in SCHEMA:
         raise SettingsError("setting_unknown", name=name, known=", ".join(SCHEMA))
     entry = SCHEMA[name]
@@ -188,9 +288,10 @@ def checked(name: str, value: object) -> object:
         return None
     found = _converted(name, entry, value)
     low, high = entry.least, entry.most
-    if isinstance(found, (int, float)) and not isinstance(found, bool):
-        if not (low is None or found >= low) or not (high is None or found <= high):
-            raise SettingsError("setting_range", name=name, value=value, least=low, most=high)
+    if isinstance(found, (int, float)) and not (
+        (low is None or found >= low) and (high is None or found <= high)
+    ):
+        raise SettingsError("setting_range", name=name, value=value, least=low, most=high)
     return found
 
 
@@ -198,7 +299,7 @@ def _converted(name: str, entry: Entry, value: object) -> object:
     wrong = SettingsError("setting_type", name=name, value=value, kind=entry.kind)
     match entry.kind:
         case "size":
-            return _size(name, value, wrong)
+            return _size(value, wrong)
         case "choice":
             if value not in entry.choices:
                 raise SettingsError(
@@ -221,7 +322,7 @@ def _converted(name: str, entry: Entry, value: object) -> object:
             return _number(entry.kind, value, wrong)
 
 
-def _size(name: str, value: object, wrong: SettingsError) -> int:
+def _size(value: object, wrong: SettingsError) -> int:
     if isinstance(value, str) and value.strip() == "0":
         return 0
     if isinstance(value, str):
@@ -239,7 +340,10 @@ def _listed(name: str, entry: Entry, value: object, wrong: SettingsError) -> tup
     unknown = [part for part in value if part not in entry.choices]
     if unknown or len(set(value)) != len(value):
         raise SettingsError(
-            "setting_choice", name=name, value=", ".join(map(str, value)), choices=", ".join(entry.choices)
+            "setting_choice",
+            name=name,
+            value=", ".join(map(str, value)),
+            choices=", ".join(entry.choices),
         )
     return tuple(value)
 
@@ -260,7 +364,9 @@ def _number(kind: Kind, value: object, wrong: SettingsError) -> int | float:
 
 
 def changed(settings: Settings, changes: Mapping[str, object]) -> Settings:
-    """A copy with checked changes. Raises SettingsError and changes nothing if one of them is wrong."""
+    """A copy with checked changes. Raises SettingsError and changes nothing if one of them is
+    wrong.
+    """
     return replace(settings, **{name: checked(name, value) for name, value in changes.items()})  # type: ignore[arg-type]
 
 
@@ -275,7 +381,9 @@ def read_preset(name: str) -> Mapping[str, object]:
 
 
 def read_file(path: Path) -> Mapping[str, object]:
-    """A TOML file of settings, its keys not yet checked. Raises SettingsError if it cannot be read."""
+    """A TOML file of settings, its keys not yet checked. Raises SettingsError if it cannot be
+    read.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

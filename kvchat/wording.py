@@ -1,6 +1,7 @@
 """Every sentence that a person reads, in Korean and English, looked up by a code.
 
-The tables are data: `settings/wording/*.toml`, one entry a code: `code = { en = "...", ko = "..." }`.
+The tables are data: `settings/wording/*.toml`, one entry a code: `code = { en = "...", ko = "..."
+}`.
 Knows nothing of who shows a sentence, nor of the language of the browser.
 """
 

@@ -14,7 +14,8 @@ from torch import Tensor
 class LayerKV(Protocol):
     """One layer's KV as attention reads it. All tensors are views; nothing is copied to make them.
 
-    The prefix covers [first visible position, num_cached), the chunk in flight the C positions after it.
+    The prefix covers [first visible position, num_cached), the chunk in flight the C positions
+    after it.
     """
 
     window: int | None
@@ -35,13 +36,17 @@ class LayerKV(Protocol):
         ...
 
     def gathered(self) -> tuple[Tensor, Tensor]:
-        """The prefix in one piece, [kv_heads, tokens, dim], in a workspace shared by the layers of a step."""
+        """The prefix in one piece, [kv_heads, tokens, dim], in a workspace shared by the layers of
+        a step.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How scores are made. `sinks`: one learned score a query head that takes part in the softmax only (gpt-oss)."""
+    """How scores are made. `sinks`: one learned score a query head that takes part in the softmax
+    only (gpt-oss).
+    """
 
     scale: float
     softcap: float | None = None

@@ -1,9 +1,10 @@
 """Attention by torch's own fused kernels over paged KV.
 
-Decode on a CPU reads the blocks where they lie: torch's flash kernel takes a run of blocks as a batch, returns
-each block's log-sum-exp, and the parts are merged by it (FlashDecoding's split). A prefill chunk gathers one
-layer's prefix once: one unmasked part over the prefix, one causal part over the chunk, merged the same way.
-Refuses softcap, sinks, and keys and values of different width: `backend.choose` sends those to the reference.
+Decode on a CPU reads the blocks where they lie: torch's flash kernel takes a run of blocks as a
+batch, returns each block's log-sum-exp, and the parts are merged by it (FlashDecoding's split). A
+prefill chunk gathers one layer's prefix once: one unmasked part over the prefix, one causal part
+over the chunk, merged the same way. Refuses softcap, sinks, and keys and values of different width:
+`backend.choose` sends those to the reference.
 """
 
 import torch
@@ -27,7 +28,9 @@ def attend_cpu(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
 
 
 def _decode_cpu(query: Tensor, kv: LayerKV, scale: float) -> Tensor:
-    """One query token: its heads that share a KV head are taken as that head's queries, without a mask."""
+    """One query token: its heads that share a KV head are taken as that head's queries, without a
+    mask.
+    """
     kv_heads = kv.num_kv_heads
     _, heads, _, dim = query.shape
     packed = query.view(1, kv_heads, heads // kv_heads, dim)
@@ -42,26 +45,28 @@ def _decode_cpu(query: Tensor, kv: LayerKV, scale: float) -> Tensor:
     if len(outs) == 1 and outs[0].shape[0] == 1:
         return outs[0].reshape(1, 1, heads, dim)
     weights = torch.softmax(torch.cat(sums), dim=0).unsqueeze(-1)  # [parts, kv_heads, ratio, 1]
-    merged = (torch.cat(outs) * weights.to(query.dtype)).sum(0)  # [kv_heads, ratio, dim]
+    merged: Tensor = (torch.cat(outs) * weights.to(query.dtype)).sum(0)  # [kv_heads, ratio, dim]
     return merged.reshape(1, 1, heads, dim)
 
 
 def _prefill_cpu(query: Tensor, kv: LayerKV, scale: float) -> Tensor:
-    _, heads, num_new, dim = query.shape
     new_keys, new_values = kv.new
     own, own_sum = _flash_cpu(
         query, new_keys.unsqueeze(0), new_values.unsqueeze(0), is_causal=True, scale=scale
     )
     old_keys, old_values = kv.gathered()
     if not old_keys.shape[1]:
-        return own.transpose(1, 2)
+        return own.transpose(1, 2)  # type: ignore[no-any-return]
     old, old_sum = _flash_cpu(query, old_keys.unsqueeze(0), old_values.unsqueeze(0), scale=scale)
     share = torch.sigmoid(old_sum - own_sum).unsqueeze(-1).to(own.dtype)  # [1, heads, C, 1]
-    return torch.lerp(own, old, share).transpose(1, 2)
+    merged: Tensor = torch.lerp(own, old, share)
+    return merged.transpose(1, 2)
 
 
 def attend_sdpa(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
-    """See `backend.Attend`; any device. Gathers one layer, then calls the device's fused attention."""
+    """See `backend.Attend`; any device. Gathers one layer, then calls the device's fused
+    attention.
+    """
     return _over_all(query, kv, scoring)
 
 
@@ -79,8 +84,8 @@ def attend_joined(
     """Causal attention over one layer's KV in one piece; the queries are its last positions.
 
     query [1, heads, C, D], keys [kv_heads, T, D], values [kv_heads, T, Dv] -> [1, C, heads, Dv].
-    A sliding chunk needs a mask of chunk × (window + chunk), never wider; otherwise the mask is torch's
-    lower-right bias, which the fused kernels of a GPU take without making a tensor of it.
+    A sliding chunk needs a mask of chunk × (window + chunk), never wider; otherwise the mask is
+    torch's lower-right bias, which the fused kernels of a GPU take without making a tensor of it.
     """
     if not scoring.is_plain:
         return attend_dense(query, keys, values, scoring, window)

@@ -1,9 +1,11 @@
-"""Where transformers' models meet our cache: one cache layer a paged layer, one attention function, one mask.
+"""Where transformers' models meet our cache: one cache layer a paged layer, one attention function,
+one mask.
 
-A model calls `cache.update(k, v, layer, kwargs=kwargs)` with the forward's live keyword dict; the cache layer
-writes k and v into the hot window and leaves itself in that dict, and the attention function registered under
-our name finds it there. Masks are made by position in the backends, so the mask function returns None.
-The only place that touches transformers' cache and attention registries. Tried on transformers 5.24.
+A model calls `cache.update(k, v, layer, kwargs=kwargs)` with the forward's live keyword dict; the
+cache layer writes k and v into the hot window and leaves itself in that dict, and the attention
+function registered under our name finds it there. Masks are made by position in the backends, so
+the mask function returns None. The only place that touches transformers' cache and attention
+registries. Tried on transformers 5.24.
 """
 
 from typing import Any
@@ -36,7 +38,7 @@ def _mask(*_args: object, use_vmap: bool = False, **_kwargs: object) -> None:
 
 
 def _attention(
-    module: nn.Module,
+    _module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -61,7 +63,8 @@ def _attention(
 
 
 class Forward:
-    """What the paged layers share during one forward: views of all layers made at once, one workspace.
+    """What the paged layers share during one forward: views of all layers made at once, one
+    workspace.
 
     new[g] and hot[g]: keys and values, a tuple of one view a layer. Making them here, a handful of
     calls a group instead of a dozen a layer, is worth 5 % of a decode step on one CPU thread.
@@ -116,7 +119,8 @@ def _by_layer(views: tuple[Tensor, Tensor]) -> _Views:
 
 
 class PagedLayer(CacheLayerMixin):
-    """One layer's window into the pool; `backend.LayerKV` for attention, a cache layer for transformers.
+    """One layer's window into the pool; `backend.LayerKV` for attention, a cache layer for
+    transformers.
 
     `layer` counts within the group.
     """
@@ -189,7 +193,9 @@ class PagedLayer(CacheLayerMixin):
 
 
 class LibraryLayers:
-    """The layers of a model that stay the library's own (latent, recurrent, shared), and their undo."""
+    """The layers of a model that stay the library's own (latent, recurrent, shared), and their
+    undo.
+    """
 
     def __init__(self, layers: dict[int, Any]) -> None:
         self.layers = layers
@@ -213,7 +219,8 @@ class LibraryLayers:
         return found
 
     def save(self) -> dict[int, dict[str, Any]]:
-        """What a step may change. Keys and values grow by concatenation, so their old tensors are kept as they
+        """What a step may change. Keys and values grow by concatenation, so their old tensors are
+        kept as they
         are; recurrent ones may be overwritten in place and are copied."""
         return {
             i: {k: v if k in ("keys", "values") else _kept(v) for k, v in vars(layer).items()}
@@ -235,7 +242,9 @@ def _kept(value: Any) -> Any:
 
 
 def make_cache(forward: Forward, config: PreTrainedConfig) -> tuple[Cache, LibraryLayers]:
-    """transformers' cache of a sequence: our layers where the pool serves, the library's own for the rest."""
+    """transformers' cache of a sequence: our layers where the pool serves, the library's own for
+    the rest.
+    """
     layers: list[Any] = list(DynamicCache(config=config).layers)
     own = dict(enumerate(layers))
     for group, geometry in enumerate(forward.sequence.pool.geometries):

@@ -1,6 +1,8 @@
-"""Attention in plain torch, in fp32, as the formula says: the truth that every other backend is held to.
+"""Attention in plain torch, in fp32, as the formula says: the truth that every other backend is
+held to.
 
-Serves every feature: grouped queries, sliding windows, softcap (Gemma 2), sinks (gpt-oss). Slow and clear.
+Serves every feature: grouped queries, sliding windows, softcap (Gemma 2), sinks (gpt-oss). Slow and
+clear.
 """
 
 import torch
@@ -10,7 +12,9 @@ from kvchat.attention.backend import LayerKV, Scoring
 
 
 def attend(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
-    """See `backend.Attend`. Copies one layer's prefix, and makes scores of [heads, C, tokens] in fp32."""
+    """See `backend.Attend`. Copies one layer's prefix, and makes scores of [heads, C, tokens] in
+    fp32.
+    """
     old_keys, old_values = kv.gathered()
     new_keys, new_values = kv.new
     keys = torch.cat([old_keys, new_keys], dim=1)
@@ -23,7 +27,8 @@ def attend_dense(
 ) -> Tensor:
     """Causal attention where the queries are the last positions of the keys.
 
-    query [1, heads, C, D], keys [kv_heads, T, D], values [kv_heads, T, Dv], C <= T -> [1, C, heads, Dv].
+    query [1, heads, C, D], keys [kv_heads, T, D], values [kv_heads, T, Dv], C <= T -> [1, C, heads,
+    Dv].
     """
     heads, num_new = query.shape[1], query.shape[2]
     ratio = heads // keys.shape[0]
@@ -42,7 +47,9 @@ def attend_dense(
 
 
 def visible(num_new: int, num_total: int, window: int | None, device: torch.device) -> Tensor:
-    """Bool [C, T]: query i stands at position T - C + i and sees itself and what is before it, in its window."""
+    """Bool [C, T]: query i stands at position T - C + i and sees itself and what is before it, in
+    its window.
+    """
     queries = torch.arange(num_total - num_new, num_total, device=device).unsqueeze(1)
     keys = torch.arange(num_total, device=device).unsqueeze(0)
     seen = keys <= queries

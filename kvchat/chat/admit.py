@@ -1,4 +1,5 @@
-"""From the branch's messages to a prompt that fits: render, plan, leave out what must be, render again.
+"""From the branch's messages to a prompt that fits: render, plan, leave out what must be, render
+again.
 
 The only loop before anything is computed. Knows no store and no device: the snapshot is given.
 """
@@ -20,7 +21,8 @@ MOST_ROUNDS = 8
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """All that could stand in the prompt. `messages` begin with a user message; the last is the question.
+    """All that could stand in the prompt. `messages` begin with a user message; the last is the
+    question.
 
     `documents`: (hash, fenced text) of those that stand after the system text. `pinned`: names of
     user messages that are never left out. `date`: what a template that asks is told, so that the
@@ -75,7 +77,10 @@ def _turns(messages: Sequence[ChatMessage]) -> list[list[ChatMessage]]:
 
 
 def _rendered(
-    told: Told, turns: Sequence[Sequence[ChatMessage]], left_out: Collection[str], loaded: LoadedModel
+    told: Told,
+    turns: Sequence[Sequence[ChatMessage]],
+    left_out: Collection[str],
+    loaded: LoadedModel,
 ) -> Prompt:
     kept = [(i, turn) for i, turn in enumerate(turns, 1) if turn[0].name not in left_out]
     return render(

@@ -1,4 +1,5 @@
-"""An answer while it is made and just after: owned by the program, only read by screens and requests.
+"""An answer while it is made and just after: owned by the program, only read by screens and
+requests.
 
 A closed tab ends no answer. Any number of listeners follow the same events from the beginning.
 """
@@ -15,7 +16,9 @@ ENDED = ("done", "stopped", "failed")
 
 
 class LiveAnswer:
-    """`question` is what was asked; `turn` counts from 1. All other fields grow until `status` ends."""
+    """`question` is what was asked; `turn` counts from 1. All other fields grow until `status`
+    ends.
+    """
 
     def __init__(self, chat: str, turn: int, question: str) -> None:
         self.chat = chat
@@ -33,10 +36,12 @@ class LiveAnswer:
         self._frame: dict[str, Any] | None = None
         self._changed = threading.Condition()
 
-    # --- for listeners -------------------------------------------------------------------------------
+    # --- for listeners ----------------------------------------------------------------------------
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """All events from the beginning, then as they come; ends after `done` or `failed`. Blocks."""
+        """All events from the beginning, then as they come; ends after `done` or `failed`.
+        Blocks.
+        """
         for place in count():
             with self._changed:
                 while len(self._events) <= place:
@@ -47,7 +52,9 @@ class LiveAnswer:
                 return
 
     def wait_change(self, seen: int, timeout_s: float) -> int:
-        """Blocks until there are more than `seen` events, or the time is over; returns their number."""
+        """Blocks until there are more than `seen` events, or the time is over; returns their
+        number.
+        """
         with self._changed:
             self._changed.wait_for(lambda: len(self._events) > seen, timeout_s)
             return len(self._events)
@@ -60,7 +67,7 @@ class LiveAnswer:
         """Ends the answer within one step; what was written until then is kept."""
         self.cancel.set()
 
-    # --- for the turn that makes it --------------------------------------------------------------------
+    # --- for the turn that makes it ---------------------------------------------------------------
 
     def add(self, event: dict[str, Any], status: Status | None = None) -> None:
         """One more event; listeners see it together with what it changes."""

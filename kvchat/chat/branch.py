@@ -44,9 +44,7 @@ class Branch:
         ]
         if live is not None and live.turn == len(found) + 1:
             found.append(
-                Exchange(
-                    live.turn, "", live.question, (), None, None, None, None, [], False, 1, 1
-                )
+                Exchange(live.turn, "", live.question, (), None, None, None, None, [], False, 1, 1)
             )
         return found
 

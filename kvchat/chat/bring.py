@@ -1,8 +1,9 @@
 """Which document text goes with a question: the whole document, or the passages that suit it.
 
-Decided once for each document of a chat, by what fits under the plan, and said in the ledger; so the same chat
-keeps the same prompt, and its cache. Leading documents that are read whole stand after the system text, where
-chats with the same documents share their blocks; any other text stands in the turn that brought it along.
+Decided once for each document of a chat, by what fits under the plan, and said in the ledger; so
+the same chat keeps the same prompt, and its cache. Leading documents that are read whole stand
+after the system text, where chats with the same documents share their blocks; any other text stands
+in the turn that brought it along.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,9 @@ WHOLE_SHARE = 0.6
 
 @dataclass(slots=True)
 class Brought:
-    """What a question brings along, and the ledger entries that say how documents are read from now on."""
+    """What a question brings along, and the ledger entries that say how documents are read from now
+    on.
+    """
 
     attachments: list[Attachment] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
@@ -85,7 +88,9 @@ def _entry(document: ChatDocument, mode: Mode, tokens: int, reason: str) -> dict
 
 
 def _whole(document: ChatDocument, shelf: Shelf) -> list[Attachment]:
-    """Nothing where the branch has the text already; no text where it stands after the system text."""
+    """Nothing where the branch has the text already; no text where it stands after the system
+    text.
+    """
     if document.turn is not None:
         return []
     text = "" if document.leading else fence_document(shelf.document(document.document))

@@ -1,7 +1,7 @@
 """The citations of a turn: what was given with the question, and what of it the answer confirms.
 
-The program cites, not the model: every passage given is a citation, `matched` once a sentence of the answer
-shares its numbers, names or a long run of words. A whole document cites its best pages.
+The program cites, not the model: every passage given is a citation, `matched` once a sentence of
+the answer shares its numbers, names or a long run of words. A whole document cites its best pages.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,9 @@ def citer(
     question: str,
     shelf: Shelf,
 ) -> Callable[[str], list[dict[str, Any]]]:
-    """A function from the answer so far to its citations. `whole`: (hash, name) of documents read whole."""
+    """A function from the answer so far to its citations. `whole`: (hash, name) of documents read
+    whole.
+    """
     names = {one.document: one.name for one in attachments} | dict(whole)
     passages = [
         shelf.passages(one.document)[place]

@@ -1,7 +1,8 @@
-"""Everything a face may do: chats, questions, documents, memory, settings. The one object behind them all.
+"""Everything a face may do: chats, questions, documents, memory, settings. The one object behind
+them all.
 
-Thread-safe; calls return at once unless said. Answers are made on threads of their own, by the worker.
-Knows no HTTP and no widget.
+Thread-safe; calls return at once unless said. Answers are made on threads of their own, by the
+worker. Knows no HTTP and no widget.
 """
 
 import logging
@@ -67,7 +68,7 @@ class Conversations:
         self._shelf.close()
         self._store.close()
 
-    # --- the model and the memory --------------------------------------------------------------------
+    # --- the model and the memory -----------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         worker = self._worker
@@ -88,14 +89,19 @@ class Conversations:
 
     def frame(self, chat: str | None = None) -> dict[str, Any]:
         """What is in memory now, as DESIGN §9 has it; with the chat's documents and turns."""
+        if chat is not None:
+            self._store.chat(chat)
         runtime = {"stage": self._worker.stage, "load": load_row(self._worker, self._started_s)}
         documents = self.documents(chat) if chat else []
         return self._frames.frame(chat, runtime, documents)
 
     def ledger_since(self, chat: str | None, number: int) -> list[dict[str, Any]]:
+        """Ledger entries after that number, oldest first; of all chats for None."""
+        if chat is not None:
+            self._store.chat(chat)
         return self._frames.ledger_since(chat, number)
 
-    # --- chats ---------------------------------------------------------------------------------------
+    # --- chats ------------------------------------------------------------------------------------
 
     def chats(self, query: str = "") -> list[ChatRow]:
         held = self._frames.chat_bytes()
@@ -120,10 +126,12 @@ class Conversations:
         self._shelf.forget([one.sha for one in self._store.remove_unreferenced()])
 
     def history(self, chat: str) -> list[Exchange]:
-        """The turns of the branch that is shown, oldest first; the question in flight is among them."""
+        """The turns of the branch that is shown, oldest first; the question in flight is among
+        them.
+        """
         return Branch(self._store, chat).exchanges(self.live(chat))
 
-    # --- asking --------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     def ask(self, chat: str, text: str) -> LiveAnswer:
         """Answers a question with all that the chat holds. Raises RequestError for an empty one."""
@@ -183,7 +191,9 @@ class Conversations:
         overrides: Mapping[str, object],
         stop: tuple[str, ...] = (),
     ) -> LiveAnswer:
-        """One answer for /v1, which no chat remembers. `overrides`: settings for this answer only."""
+        """One answer for /v1, which no chat remembers. `overrides`: settings for this answer
+        only.
+        """
         asking = Asking(changed(self.settings, overrides), stop, Priority.API)
         live = LiveAnswer("", 1, messages[-1]["content"])
         with self._lock:
@@ -197,7 +207,7 @@ class Conversations:
         )
         return live
 
-    # --- documents -------------------------------------------------------------------------------------
+    # --- documents --------------------------------------------------------------------------------
 
     def add_document(self, chat: str, path: Path, name: str) -> str:
         """Adds a file to a chat and begins to read it; returns its sha256. Raises DocumentError."""
@@ -233,7 +243,7 @@ class Conversations:
         """A page as PNG. Raises DocumentError. Blocks."""
         return self._shelf.picture(document, page)
 
-    # --- settings --------------------------------------------------------------------------------------
+    # --- settings ---------------------------------------------------------------------------------
 
     def apply(self, changes: Mapping[str, object]) -> list[str]:
         """Changes settings and keeps them for the next start; returns those that need a reload.
@@ -249,11 +259,10 @@ class Conversations:
         return [
             name
             for name in changes
-            if SCHEMA[name].applies == "reload"
-            and getattr(settings, name) != getattr(before, name)
+            if SCHEMA[name].applies == "reload" and getattr(settings, name) != getattr(before, name)
         ]
 
-    # --- how an answer comes about -----------------------------------------------------------------------
+    # --- how an answer comes about ----------------------------------------------------------------
 
     def _question(self, chat: str, turn: int) -> Message:
         questions = Branch(self._store, chat).questions()
@@ -271,7 +280,9 @@ class Conversations:
             live = self._live[chat] = LiveAnswer(chat, turn, text)
             return live
 
-    def _start(self, live: LiveAnswer, told: Callable[[Engine], tuple[Told, KeepInChat]]) -> LiveAnswer:
+    def _start(
+        self, live: LiveAnswer, told: Callable[[Engine], tuple[Told, KeepInChat]]
+    ) -> LiveAnswer:
         def make() -> None:
             engine = self._worker.wait_ready()
             words, keeper = told(engine)
@@ -300,9 +311,7 @@ class Conversations:
         live.status = "reading"
         store, chat = self._store, live.chat
         snapshot = self._worker.snapshot or engine.latest
-        capacity = engine.costs.largest_tokens(
-            snapshot.allowed_bytes, self.settings.prefill_chunk
-        )
+        capacity = engine.costs.largest_tokens(snapshot.allowed_bytes, self.settings.prefill_chunk)
         brought = bring(
             store.chat_documents(chat),
             decided_modes(store.ledger(chat)),
@@ -317,9 +326,7 @@ class Conversations:
         message = store.append(chat, "user", live.question, brought.attachments)
         return self._told(engine, live, message)
 
-    def _told(
-        self, engine: Engine, live: LiveAnswer, question: Message
-    ) -> tuple[Told, KeepInChat]:
+    def _told(self, engine: Engine, live: LiveAnswer, question: Message) -> tuple[Told, KeepInChat]:
         """All that the chat could tell the model, and who keeps the answer to it."""
         store, chat = self._store, live.chat
         modes = decided_modes(store.ledger(chat))

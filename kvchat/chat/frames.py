@@ -1,4 +1,5 @@
-"""The frame that is drawn: what the worker measured, with what only the store knows of turns and documents.
+"""The frame that is drawn: what the worker measured, with what only the store knows of turns and
+documents.
 
 Measures nothing itself; cheap enough to be asked ten times a second.
 """

@@ -1,4 +1,6 @@
-"""Who keeps an answer: a chat writes it into the store as it comes, a request over /v1 keeps nothing."""
+"""Who keeps an answer: a chat writes it into the store as it comes, a request over /v1 keeps
+nothing.
+"""
 
 import time
 from collections.abc import Callable, Sequence

@@ -17,7 +17,8 @@ class ChatRow:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A user message and its reply. `sibling` of `num_siblings` counts the versions of this turn from 1.
+    """A user message and its reply. `sibling` of `num_siblings` counts the versions of this turn
+    from 1.
 
     `left_out`: the model did not see this turn when it made the newest answer.
     """

@@ -1,7 +1,8 @@
 """The documents of the data folder: added, read in the background, counted, split, searched.
 
-A document is named by the hash of its bytes, so the same file twice is one. What could not be read is said in
-a sentence, before any question. Knows no chat's history; PDFium works behind `documents/reader.py`.
+A document is named by the hash of its bytes, so the same file twice is one. What could not be read
+is said in a sentence, before any question. Knows no chat's history; PDFium works behind
+`documents/reader.py`.
 """
 
 import hashlib
@@ -12,14 +13,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
 from kvchat.documents.clean import clean_name
 from kvchat.documents.fence import fence_document
 from kvchat.documents.passages import Passage, split
-from kvchat.documents.reader import Page, ReadDocument, notes, page_image, read
+from kvchat.documents.reader import Page, ReadDocument, Verdict, notes, page_image, read
 from kvchat.documents.retrieve import Index
 from kvchat.errors import DocumentError, KVChatError
 from kvchat.store.store import Store
@@ -68,7 +69,7 @@ class Shelf:
         self._split.cache_clear()
         self._index.cache_clear()
 
-    # --- adding and reading --------------------------------------------------------------------------
+    # --- adding and reading -----------------------------------------------------------------------
 
     def add(self, path: Path, name: str) -> str:
         """Copies the file into the data folder and begins to read it; returns its sha256.
@@ -128,7 +129,7 @@ class Shelf:
         reading.future.result()
         return None if reading.error is not None else self.document(sha)
 
-    # --- what was read ---------------------------------------------------------------------------------
+    # --- what was read ----------------------------------------------------------------------------
 
     def document(self, sha: str) -> ReadDocument:
         return self._read(sha)
@@ -137,7 +138,9 @@ class Shelf:
         kept = self._store.document(sha)
         if kept is None:
             raise DocumentError("document_missing", name=sha[:8])
-        pages = tuple(Page(p.number, p.label, p.text, p.verdict) for p in kept.pages)  # type: ignore[arg-type]
+        pages = tuple(
+            Page(one.number, one.label, one.text, cast(Verdict, one.verdict)) for one in kept.pages
+        )
         return ReadDocument(sha, kept.name, pages)
 
     def num_tokens(self, sha: str) -> int:

@@ -2,7 +2,8 @@
 
     told ─► admit ─► Request ─► worker ─► events ─► the live answer, and whoever keeps it
 
-The same for a chat on the screen and for a request over /v1; they differ in what they keep (`Keeper`).
+The same for a chat on the screen and for a request over /v1; they differ in what they keep
+(`Keeper`).
 """
 
 from collections.abc import Callable, Sequence
@@ -70,7 +71,7 @@ def make_answer(
         admitted = admit(words, engine.loaded, asking.settings, snapshot, engine.costs)
         for taken in keeper.admitted(admitted):
             live.add({"type": "took", **taken})
-        _follow(live, worker, _request(live, asking, admitted), keeper)
+        _follow(live, worker, _request(live, asking, admitted, engine.loaded.stop), keeper)
     except KVChatError as error:
         live.cancel.set()
         with suppress(KVChatError):
@@ -78,7 +79,9 @@ def make_answer(
         fail(live, error)
 
 
-def _request(live: LiveAnswer, asking: Asking, admitted: Admitted) -> Request:
+def _request(
+    live: LiveAnswer, asking: Asking, admitted: Admitted, template_stop: tuple[str, ...]
+) -> Request:
     settings = asking.settings
     return Request(
         prompt_ids=admitted.prompt.token_ids,
@@ -93,7 +96,7 @@ def _request(live: LiveAnswer, asking: Asking, admitted: Admitted) -> Request:
             settings.repetition_penalty,
             settings.seed,
         ),
-        stop=asking.stop,
+        stop=(*asking.stop, *template_stop),
         priority=asking.priority,
         cancel=live.cancel,
         chat=live.chat,

@@ -1,7 +1,8 @@
 """One reply from beginning to end: admit to the pool, prefill by chunks, decode token by token.
 
-`run` is a generator of events and the only thing that computes; it is driven by the worker's thread, or by a test.
-Knows the model and the pool, not the conversation: turns are spans of ids here.
+`run` is a generator of events and the only thing that computes; it is driven by the worker's
+thread, or by a test. Knows the model and the pool, not the conversation: turns are spans of ids
+here.
 """
 
 import time
@@ -30,10 +31,11 @@ from kvchat.engine.guard import Exhausted, guarded
 from kvchat.engine.local import LocalModel, Text
 from kvchat.engine.sampling import Sampler
 from kvchat.errors import KVChatError, OutOfMemory
-from kvchat.kvcache.blocks import BLOCK_TOKENS, geometries
+from kvchat.kvcache.blocks import geometries
 from kvchat.kvcache.frame import FORMAT, Measured, held_bytes, make_frame
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.spans import Span
+from kvchat.memory.footprint import BLOCK_TOKENS
 from kvchat.models.load import LoadedModel
 from kvchat.planner.costs import Costs
 from kvchat.planner.ledger import entry
@@ -94,7 +96,7 @@ class Engine:
         self._framed_s = -1.0
         self._capacity: tuple[int, int, int] = (-1, 0, 0)
 
-    # --- what is measured --------------------------------------------------------------------------
+    # --- what is measured -------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         """What is in memory now. Reads the probe."""
@@ -143,10 +145,12 @@ class Engine:
             self._capacity = (coarse, prefill_chunk, tokens)
         return self._capacity[2]
 
-    # --- one reply ---------------------------------------------------------------------------------
+    # --- one reply --------------------------------------------------------------------------------
 
     def run(self, request: Request) -> Iterator[Event]:
-        """Events of one reply; the last one is Done or Failed. The text stays open for the next turn."""
+        """Events of one reply; the last one is Done or Failed. The text stays open for the next
+        turn.
+        """
         reply = _Reply(
             request,
             Detokenizer(self.loaded.tokenizer, request.stop),
@@ -174,15 +178,13 @@ class Engine:
         reply.prefill_s = self._clock() - reply.started_s
         finish: FinishReason = "cancelled"
         if logits is not None:
-            text.sequence.resize_hot(BLOCK_TOKENS)
+            text.sequence.shrink_hot(BLOCK_TOKENS)
             finish = yield from self._decode(reply, text, logits)
         rest = reply.detokenizer.flush()
         if rest:
             yield Token(reply.ids[-1], rest)
         yield Framed(self.frame(reply.prefill_chunk))
-        yield Done(
-            reply.detokenizer.text, tuple(reply.ids), finish, self._figures(reply, text)
-        )
+        yield Done(reply.detokenizer.text, tuple(reply.ids), finish, self._figures(reply, text))
 
     def _opened(self, reply: _Reply) -> Generator[Event, None, Text]:
         request = reply.request
@@ -204,7 +206,7 @@ class Engine:
             start = text.num_cached
             yield from self._make_room(self._new_bytes(text, reply.prefill_chunk), reply)
 
-            def step() -> Tensor:
+            def step(start: int = start) -> Tensor:
                 return self.local.step(text, ids[start : start + reply.prefill_chunk])
 
             logits = yield from guarded(
@@ -222,8 +224,6 @@ class Engine:
         sampler = Sampler(request.sampling, self.loaded.device)
         began = self._clock()
         while True:
-            if request.cancel.is_set():
-                return "cancelled"
             token = sampler.draw(logits, self._seen(reply))
             reply.ids.append(token)
             reply.decode_s = self._clock() - began
@@ -236,12 +236,12 @@ class Engine:
                 return "stop"
             if len(reply.ids) >= request.max_new_tokens:
                 return "length"
+            if request.cancel.is_set():
+                return "cancelled"
             logits = yield from self._next_logits(reply, text, token)
             yield from self._framed(reply)
 
-    def _next_logits(
-        self, reply: _Reply, text: Text, token: int
-    ) -> Generator[Event, None, Tensor]:
+    def _next_logits(self, reply: _Reply, text: Text, token: int) -> Generator[Event, None, Tensor]:
         if text.sequence.num_hot + 1 >= BLOCK_TOKENS:
             yield from self._make_room(self._new_bytes(text, 1), reply)
 
@@ -255,7 +255,7 @@ class Engine:
             return None
         return torch.tensor([*reply.request.prompt_ids, *reply.ids])
 
-    # --- memory ------------------------------------------------------------------------------------
+    # --- memory -----------------------------------------------------------------------------------
 
     def _new_bytes(self, text: Text, num_new: int) -> int:
         """What a forward of `num_new` tokens takes from the pool at most."""
@@ -263,7 +263,9 @@ class Engine:
         return sum(blocks * geometry.block_bytes for geometry in self.pool.geometries)
 
     def _make_room(self, new_bytes: int, reply: _Reply) -> Generator[Event, None, None]:
-        """Plans the coming tokens: drops what is idle if they would not fit, and sets the pool's limit."""
+        """Plans the coming tokens: drops what is idle if they would not fit, and sets the pool's
+        limit.
+        """
         now = self.snapshot()
         num_tokens = len(reply.request.prompt_ids) + reply.request.max_new_tokens
         activations = self.costs.activations(reply.prefill_chunk, num_tokens)
@@ -284,7 +286,8 @@ class Engine:
         return Took(entry(measure.code, arguments, reason, measure.frees_bytes, freed))
 
     def _rungs(self, reply: _Reply, num_left: int) -> Callable[[int, int], Took | None]:
-        """What to give up after a step ran out of memory: nothing at first, then idle memory, then speed.
+        """What to give up after a step ran out of memory: nothing at first, then idle memory, then
+        speed.
 
         `num_left`: prompt tokens still to be read, 0 where the chunk cannot shrink.
         """
@@ -311,13 +314,11 @@ class Engine:
             needed=needed_bytes,
             used=now.own_bytes,
             allowed=now.allowed_bytes,
-            footprint=self.costs.footprint(
-                self._open.num_cached if self._open else 0, LEAST_CHUNK
-            ),
+            footprint=self.costs.footprint(self._open.num_cached if self._open else 0, LEAST_CHUNK),
             snapshot=now,
         )
 
-    # --- frames and figures ------------------------------------------------------------------------
+    # --- frames and figures -----------------------------------------------------------------------
 
     def _framed(self, reply: _Reply) -> Iterator[Framed]:
         if self._clock() - self._framed_s >= FRAME_INTERVAL_S:

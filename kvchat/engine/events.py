@@ -1,6 +1,8 @@
-"""What crosses to the worker and back: a Request goes in, Events come out. Plain values, no tensors.
+"""What crosses to the worker and back: a Request goes in, Events come out. Plain values, no
+tensors.
 
-`finish_reason`: `stop` (an end token or a stop string), `length` (the reply's end), `cancelled`, `failed`.
+`finish_reason`: `stop` (an end token or a stop string), `length` (the reply's end), `cancelled`,
+`failed`.
 """
 
 import threading
@@ -24,7 +26,9 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is drawn from the logits. temperature 0 is greedy; top_k 0, top_p 1, min_p 0 are off."""
+    """How the next token is drawn from the logits. temperature 0 is greedy; top_k 0, top_p 1, min_p
+    0 are off.
+    """
 
     temperature: float = 0.0
     top_k: int = 0
@@ -36,7 +40,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One reply to be made: a prompt's ids (at least one), what they belong to, how to sample and stop.
+    """One reply to be made: a prompt's ids (at least one), what they belong to, how to sample and
+    stop.
 
     `chat` labels the frames made meanwhile; nothing else is known of it here.
     """
@@ -54,7 +59,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a reply cost. Seconds are wall-clock of the worker; `formats` are bytes by `K/V` format."""
+    """What a reply cost. Seconds are wall-clock of the worker; `formats` are bytes by `K/V`
+    format.
+    """
 
     prompt_tokens: int
     reply_tokens: int
@@ -74,7 +81,9 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """Prefill moved on: `done_tokens` of `tokens` are in the cache, `reused_tokens` of them were there before."""
+    """Prefill moved on: `done_tokens` of `tokens` are in the cache, `reused_tokens` of them were
+    there before.
+    """
 
     tokens: int
     done_tokens: int
@@ -84,7 +93,9 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One sampled token and the text that it completed, which may be empty; never U+FFFD by halves."""
+    """One sampled token and the text that it completed, which may be empty; never U+FFFD by
+    halves.
+    """
 
     id: int
     text: str
@@ -92,7 +103,9 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """A measure was taken. `entry` is the ledger entry of DESIGN §9: code, arguments, turns, bytes, reason."""
+    """A measure was taken. `entry` is the ledger entry of DESIGN §9: code, arguments, turns, bytes,
+    reason.
+    """
 
     entry: dict[str, Any]
 

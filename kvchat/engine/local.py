@@ -1,7 +1,7 @@
 """The model that runs here: one forward at a time over a sequence in the pool.
 
-A step either succeeds and is committed, or leaves everything as it was: nothing of it stays in the cache.
-Knows no sampling, no planner and no text.
+A step either succeeds and is committed, or leaves everything as it was: nothing of it stays in the
+cache. Knows no sampling, no planner and no text.
 """
 
 from collections.abc import Sequence as Ids
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from kvchat.arch.spec import ModelSpec
-from kvchat.attention.hf_seam import Forward, LibraryLayers, make_cache
-from kvchat.kvcache.blocks import BLOCK_TOKENS
+from kvchat.attention.hf_seam import Forward, make_cache
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.sequence import Sequence
+from kvchat.memory.footprint import BLOCK_TOKENS
 
 
 class Text:
@@ -47,7 +47,8 @@ class LocalModel:
     def open(self, token_ids: Ids[int], prefill_chunk: int) -> Text:
         """A text that begins with what is still in the cache of these ids. Raises PoolFull.
 
-        Blocks can be shared and rolled back; the library's own layers can only go on where they stopped.
+        Blocks can be shared and rolled back; the library's own layers can only go on where they
+        stopped.
         """
         if self.has_library_layers:
             return self._open_whole(token_ids, prefill_chunk)
@@ -75,7 +76,9 @@ class LocalModel:
             text.sequence.close()
 
     def drop_kept(self) -> int:
-        """Lets go of the idle text of a model with layers of the library's own. Returns the bytes freed there."""
+        """Lets go of the idle text of a model with layers of the library's own. Returns the bytes
+        freed there.
+        """
         kept, self._kept = self._kept, None
         if kept is None:
             return 0
@@ -94,9 +97,11 @@ class LocalModel:
 
     @torch.inference_mode()
     def step(self, text: Text, token_ids: Ids[int]) -> Tensor:
-        """Feeds the ids and returns the logits after the last one, [vocab]. Undone whole if it fails.
+        """Feeds the ids and returns the logits after the last one, [vocab]. Undone whole if it
+        fails.
 
-        Raises what the forward raises, and PoolFull; the caller releases memory outside its except block.
+        Raises what the forward raises, and PoolFull; the caller releases memory outside its except
+        block.
         """
         sequence = text.sequence
         sequence.reserve(len(token_ids))

@@ -13,7 +13,8 @@ import torch
 from kvchat.device.memory import default_headroom, pick_device, probe_for
 from kvchat.engine.engine import Engine, Limits
 from kvchat.errors import OutOfMemory
-from kvchat.models.load import LoadProgress, load_model
+from kvchat.models.load import load_model
+from kvchat.models.progress import LoadProgress
 from kvchat.planner.plan import LEAST_CHUNK, LEAST_REPLY
 from kvchat.settings import Settings
 from kvchat.units import format_size

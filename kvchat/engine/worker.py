@@ -1,7 +1,8 @@
 """The one thread that owns the device: loads the model, then makes one reply at a time.
 
-Requests wait in order of priority; events come back through a queue of each request's own. When nothing is
-asked, memory is measured once a second, so that what is shown stays true. Knows no chat and no document.
+Requests wait in order of priority; events come back through a queue of each request's own. When
+nothing is asked, memory is measured once a second, so that what is shown stays true. Knows no chat
+and no document.
 """
 
 import itertools
@@ -16,7 +17,7 @@ from typing import Any, Literal
 from kvchat.engine.engine import Engine
 from kvchat.engine.events import Done, Event, Failed, Framed, Prefilled, Request, Token
 from kvchat.errors import KVChatError, ModelError
-from kvchat.models.load import LoadProgress
+from kvchat.models.progress import LoadProgress
 from kvchat.planner.plan import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,9 @@ class _Job:
 
 
 class Worker:
-    """Starts its thread when made. `load` makes the engine, reporting progress, until told to stop."""
+    """Starts its thread when made. `load` makes the engine, reporting progress, until told to
+    stop.
+    """
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -48,13 +51,19 @@ class Worker:
         self.engine: Engine | None = None
         self.error: KVChatError | None = None
         self.progress: LoadProgress | None = None
-        self.stage: Stage = "loading"
+        self._stage: Stage = "loading"
         self.frame: dict[str, Any] | None = None
         self.snapshot: Snapshot | None = None
         self._thread = threading.Thread(target=self._work, name="kvchat-worker", daemon=True)
         self._thread.start()
 
-    # --- for other threads ---------------------------------------------------------------------------
+    @property
+    def stage(self) -> Stage:
+        """What the thread is at; `stopping` from the moment that the answer was told to end."""
+        current = self._current
+        return "stopping" if current is not None and current.cancel.is_set() else self._stage
+
+    # --- for other threads ------------------------------------------------------------------------
 
     def wait_ready(self, timeout_s: float | None = None) -> Engine:
         """The engine, once it is loaded. Raises ModelError if that failed or takes longer."""
@@ -85,7 +94,7 @@ class Worker:
         self._jobs.put(_Job(-1, -1, None))
         self._thread.join(timeout=30)
 
-    # --- the thread ------------------------------------------------------------------------------------
+    # --- the thread -------------------------------------------------------------------------------
 
     def _work(self) -> None:
         if self._loads():
@@ -103,12 +112,12 @@ class Worker:
     def _loads(self) -> bool:
         try:
             self.engine = self._load(self._on_progress, self._cancel_load)
-            self.stage = "ready"
+            self._stage = "ready"
         except KVChatError as error:
-            self.error, self.stage = error, "error"
+            self.error, self._stage = error, "error"
         except Exception as error:
             logger.exception("loading failed")
-            self.stage = "error"
+            self._stage = "error"
             self.error = ModelError("model_load_failed", why=" ".join(str(error).split())[:200])
         self._loaded.set()
         return self.engine is not None
@@ -126,11 +135,11 @@ class Worker:
 
     def _answer(self, job: _Job, request: Request) -> None:
         assert self.engine is not None
-        self._current, self.stage = request, "prefill"
+        self._current, self._stage = request, "prefill"
         ended = False
         try:
             for event in self.engine.run(request):
-                self._note(event, request)
+                self._note(event)
                 ended = isinstance(event, (Done, Failed))
                 job.events.put(event)
         except Exception as error:
@@ -140,15 +149,13 @@ class Worker:
                 why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
                 job.events.put(Failed(ModelError("step_failed", why=why), "", ()))
         finally:
-            self._current, self.stage = None, "ready"
+            self._current, self._stage = None, "ready"
 
-    def _note(self, event: Event, request: Request) -> None:
-        if request.cancel.is_set():
-            self.stage = "stopping"
-        elif isinstance(event, Prefilled):
-            self.stage = "prefill"
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Prefilled):
+            self._stage = "prefill"
         elif isinstance(event, Token):
-            self.stage = "decode"
+            self._stage = "decode"
         elif isinstance(event, Framed):
             self.frame = event.frame
         assert self.engine is not None

@@ -1,8 +1,9 @@
 """Blocks of 64 tokens, the slabs they lie in, and the geometry that both follow.
 
-A block holds the keys and values of 64 tokens for all layers of one group, contiguous, so that one copy moves it.
-It is sealed: written once, then only read, shared and counted (PagedAttention's idea, with vLLM's chained keys).
-Knows no sequence and no prefix; the pool decides which block is used for what.
+A block holds the keys and values of 64 tokens for all layers of one group, contiguous, so that one
+copy moves it. It is sealed: written once, then only read, shared and counted (PagedAttention's
+idea, with vLLM's chained keys). Knows no sequence and no prefix; the pool decides which block is
+used for what.
 """
 
 from collections.abc import Iterable
@@ -42,7 +43,9 @@ class Geometry:
         return 0 if self.window is None else max(0, position - self.window + 1)
 
     def blocks_held(self, num_tokens: int, prefill_chunk: int) -> int:
-        """Blocks that a sequence of n tokens holds at most: all of them, or ceil((W + chunk) / 64) + 1."""
+        """Blocks that a sequence of n tokens holds at most: all of them, or ceil((W + chunk) / 64)
+        + 1.
+        """
         needed = num_tokens // BLOCK_TOKENS
         if self.window is None:
             return needed
@@ -52,8 +55,8 @@ class Geometry:
 def geometries(spec: ModelSpec, dtype: torch.dtype) -> tuple[Geometry, ...]:
     """One geometry for each group of paged layers: full and sliding attention with KV of their own.
 
-    The rest stays in the library's own cache layers: latent and recurrent ones, and those whose keys and
-    values other layers read as well, since the library hands these on as whole tensors.
+    The rest stays in the library's own cache layers: latent and recurrent ones, and those whose
+    keys and values other layers read as well, since the library hands these on as whole tensors.
     """
     lent = {layer.shares_with for layer in spec.layers}
     found = []
@@ -72,14 +75,16 @@ def geometries(spec: ModelSpec, dtype: torch.dtype) -> tuple[Geometry, ...]:
 def chain_key(previous: bytes, token_ids: Iterable[int]) -> bytes:
     """The name of a block: a hash of the previous block's name and its own 64 ids.
 
-    The first `previous` is the pool's root, which stands for the model; so equal names mean equal KV.
+    The first `previous` is the pool's root, which stands for the model; so equal names mean equal
+    KV.
     """
     ids = b"".join(token.to_bytes(4, "little") for token in token_ids)
     return blake2b(previous + ids, digest_size=16).digest()
 
 
 class Storage:
-    """Memory for `num_units` runs of `num_tokens` tokens each, in one allocation, and views into it.
+    """Memory for `num_units` runs of `num_tokens` tokens each, in one allocation, and views into
+    it.
 
     tensor: [num_units, layers, kv_heads * num_tokens * (key_dim + value_dim)];
     keys, values: [num_units, layers, kv_heads, num_tokens, dim], views of it.
@@ -127,7 +132,8 @@ class Slab:
 class Block:
     """64 tokens' KV of one group, at a place in a slab. `key` is None until it is sealed.
 
-    ref_count: sequences that hold it. A sealed block that nobody holds is idle: kept for reuse until dropped.
+    ref_count: sequences that hold it. A sealed block that nobody holds is idle: kept for reuse
+    until dropped.
     """
 
     group: int

@@ -1,10 +1,12 @@
-"""What one text holds in the cache, span by span, counted from its block tables; and the whole frame.
+"""What one text holds in the cache, span by span, counted from its block tables; and the whole
+frame.
 
     span bytes = its tokens in blocks still held and in the hot window * bytes of a token, per group
     spans + slack + hot windows = kv device bytes
     weights + kv + activations + runtime + other processes + free = total
 
-`slack` is free places in slabs and, of it, what is idle: sealed blocks and hot windows kept for reuse.
+`slack` is free places in slabs and, of it, what is idle: sealed blocks and hot windows kept for
+reuse.
 `hot_window_bytes` are places of the open text's hot window that hold no token yet.
 The frame is a plain dict, as `--json` and `/api/memory` give it (DESIGN §9).
 """
@@ -14,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvchat.device.memory import DeviceMemory
-from kvchat.kvcache.blocks import BLOCK_TOKENS
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.sequence import Sequence
 from kvchat.kvcache.spans import Span
+from kvchat.memory.footprint import BLOCK_TOKENS
 
 FORMAT = "fp/fp"
 
@@ -36,7 +38,9 @@ class Measured:
 
 
 def held_bytes(sequence: Sequence, start: int, stop: int) -> int:
-    """Device bytes of the tokens [start, stop): those that a sliding window has left count nothing."""
+    """Device bytes of the tokens [start, stop): those that a sliding window has left count
+    nothing.
+    """
     total = 0
     for geometry, table in zip(sequence.pool.geometries, sequence.tables, strict=True):
         first = next((i for i, block in enumerate(table) if block is not None), len(table))

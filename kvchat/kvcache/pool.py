@@ -1,16 +1,17 @@
 """The memory of the KV cache: slabs of blocks and hot windows, under one byte limit.
 
-Every byte of KV on the device is allocated here, so what is shown is counted, not computed. The pool never
-gives anything up by itself: it raises PoolFull, and the planner decides what to do.
-Idea of a ref-counted block pool with chained keys: PagedAttention (vLLM), nano-vllm.
+Every byte of KV on the device is allocated here, so what is shown is counted, not computed. The
+pool never gives anything up by itself: it raises PoolFull, and the planner decides what to do. Idea
+of a ref-counted block pool with chained keys: PagedAttention (vLLM), nano-vllm.
 """
 
 from itertools import count
 
 import torch
 
-from kvchat.kvcache.blocks import BLOCK_TOKENS, Block, Geometry, Slab, Storage
+from kvchat.kvcache.blocks import Block, Geometry, Slab, Storage
 from kvchat.kvcache.prefix_index import IdleTail, PrefixIndex
+from kvchat.memory.footprint import BLOCK_TOKENS
 
 SLAB_BYTES = 32 * 1024**2
 MOST_IDLE_TAILS = 16
@@ -25,9 +26,11 @@ class PoolFull(Exception):
 
 
 class Pool:
-    """Blocks and hot windows of one model on one device. `limit_bytes` None: only the device limits.
+    """Blocks and hot windows of one model on one device. `limit_bytes` None: only the device
+    limits.
 
-    `root` stands for everything but the ids that the KV depends on (the model, its rope, its dtype).
+    `root` stands for everything but the ids that the KV depends on (the model, its rope, its
+    dtype).
     """
 
     def __init__(
@@ -88,7 +91,9 @@ class Pool:
     # --- blocks ----------------------------------------------------------------------------------
 
     def reserve(self, group: int, num_blocks: int, after: Block | None = None) -> list[Block]:
-        """Unsealed blocks to write into; next to `after` where there is room. Raises PoolFull, takes nothing then."""
+        """Unsealed blocks to write into; next to `after` where there is room. Raises PoolFull,
+        takes nothing then.
+        """
         missing = num_blocks - self.num_free_blocks(group)
         taken: list[Block] = []
         try:
@@ -106,7 +111,9 @@ class Pool:
         return taken
 
     def _grow(self, group: int, num_blocks: int) -> int:
-        """One more slab, of the usual size or as large as the limit allows. Returns its number of blocks."""
+        """One more slab, of the usual size or as large as the limit allows. Returns its number of
+        blocks.
+        """
         block_bytes = self.geometries[group].block_bytes
         usual = max(1, min(64, SLAB_BYTES // block_bytes))
         if self.limit_bytes is not None:
@@ -135,7 +142,9 @@ class Pool:
         block.ref_count += 1
 
     def release(self, block: Block) -> None:
-        """One holder less. A sealed block becomes idle and stays findable; an unsealed one is free at once."""
+        """One holder less. A sealed block becomes idle and stays findable; an unsealed one is free
+        at once.
+        """
         block.ref_count -= 1
         block.last_used = next(self._ticks)
         if block.ref_count == 0 and block.key is None:
@@ -161,7 +170,9 @@ class Pool:
         self.hot_bytes -= storage.nbytes
 
     def keep_tail(self, tail: IdleTail) -> None:
-        """Keeps an idle sequence's hot window for the next turn; the oldest beyond a few are let go."""
+        """Keeps an idle sequence's hot window for the next turn; the oldest beyond a few are let
+        go.
+        """
         tail.last_used = next(self._ticks)
         self.index.tails.append(tail)
         while len(self.index.tails) > MOST_IDLE_TAILS:
@@ -172,12 +183,14 @@ class Pool:
         for storage in tail.storages:
             self.free_hot(storage)
 
-    # --- giving up what is idle --------------------------------------------------------------------
+    # --- giving up what is idle -------------------------------------------------------------------
 
     def drop_idle(self, needed_bytes: int) -> tuple[int, int]:
-        """Frees idle memory, oldest first and leaves before their parents, until `needed_bytes` are free.
+        """Frees idle memory, oldest first and leaves before their parents, until `needed_bytes` are
+        free.
 
-        Returns the number of blocks dropped and the bytes that became free (as free places or returned slabs).
+        Returns the number of blocks dropped and the bytes that became free (as free places or
+        returned slabs).
         """
         freed = num_blocks = 0
         for tail in sorted(self.index.tails, key=lambda one: one.last_used):
@@ -196,13 +209,16 @@ class Pool:
         return num_blocks, freed
 
     def check_integrity(self, held: int | None = None) -> None:
-        """Raises AssertionError unless free + idle + live = all places; `held`: live blocks that should be."""
+        """Raises AssertionError unless free + idle + live = all places; `held`: live blocks that
+        should be.
+        """
         sealed = list(self.index.all())
         for group, slabs in enumerate(self.slabs):
             places = {(id(slab), i) for slab in slabs for i in range(slab.num_blocks)}
             free = {(id(slab), i) for slab in slabs for i in slab.free}
             used = {(id(b.slab), b.index) for b in sealed if b.group == group}
-            assert free <= places and used <= places and not free & used
+            assert free | used <= places
+            assert not free & used
             assert len(used) == sum(1 for b in sealed if b.group == group), (
                 "two blocks in one place"
             )
@@ -211,6 +227,7 @@ class Pool:
                 - len(free)
                 - sum(1 for b in sealed if b.group == group and b.ref_count == 0)
             )
-            assert live >= 0 and (held is None or live == held), (group, live, held)
+            assert live >= 0
+            assert held is None or live == held, (group, live, held)
         assert all(block.ref_count >= 0 for block in sealed)
         assert self.hot_bytes >= self.idle_tail_bytes

@@ -1,13 +1,15 @@
 """Which sealed blocks and idle hot windows hold a given prefix of token ids.
 
-A hit compares the ids as well as the key, so a collision of hashes can never hand out another text's KV.
-Knows no device memory: what is found here is referenced and copied by the pool and the sequence.
+A hit compares the ids as well as the key, so a collision of hashes can never hand out another
+text's KV. Knows no device memory: what is found here is referenced and copied by the pool and the
+sequence.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kvchat.kvcache.blocks import BLOCK_TOKENS, Block, Geometry, Storage, chain_key
+from kvchat.kvcache.blocks import Block, Geometry, Storage, chain_key
+from kvchat.memory.footprint import BLOCK_TOKENS
 
 
 @dataclass(slots=True, eq=False)
@@ -26,7 +28,8 @@ class IdleTail:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The longest reusable prefix: whole blocks, then `tail_tokens` more out of a block or an idle hot window.
+    """The longest reusable prefix: whole blocks, then `tail_tokens` more out of a block or an idle
+    hot window.
 
     blocks[g][i]: the i-th block of group g, None where a sliding layer's window has left it.
     """
@@ -81,7 +84,9 @@ class PrefixIndex:
             yield from groups.values()
 
     def match(self, token_ids: Sequence[int]) -> Match:
-        """The longest prefix of all but the last id that can be reused: the last one is always computed."""
+        """The longest prefix of all but the last id that can be reused: the last one is always
+        computed.
+        """
         usable = token_ids[:-1]
         keys, pieces = self._walk(usable)
         for depth in range(len(keys), -1, -1):
@@ -94,7 +99,9 @@ class PrefixIndex:
         raise AssertionError("depth 0 always matches")
 
     def _walk(self, token_ids: Sequence[int]) -> tuple[list[bytes], list[tuple[int, ...]]]:
-        """Names of the leading blocks that all groups without a window still hold, with their ids."""
+        """Names of the leading blocks that all groups without a window still hold, with their
+        ids.
+        """
         keys: list[bytes] = []
         pieces: list[tuple[int, ...]] = []
         full = [g for g, geometry in enumerate(self.geometries) if geometry.window is None]
@@ -111,7 +118,9 @@ class PrefixIndex:
     def _blocks_at(
         self, keys: list[bytes], pieces: list[tuple[int, ...]], depth: int
     ) -> tuple[tuple[Block | None, ...], ...] | None:
-        """The blocks to continue from after `depth` blocks, or None if a window's blocks are gone."""
+        """The blocks to continue from after `depth` blocks, or None if a window's blocks are
+        gone.
+        """
         found: list[tuple[Block | None, ...]] = []
         for group, geometry in enumerate(self.geometries):
             first = geometry.first_visible(depth * BLOCK_TOKENS) // BLOCK_TOKENS
@@ -126,7 +135,9 @@ class PrefixIndex:
     def _tail(
         self, parent: bytes, rest: Sequence[int]
     ) -> tuple[IdleTail | tuple[Block, ...] | None, int]:
-        """The best continuation after a block: an idle hot window, or the beginning of a sealed block."""
+        """The best continuation after a block: an idle hot window, or the beginning of a sealed
+        block.
+        """
         best: IdleTail | tuple[Block, ...] | None = None
         most = 0
         for tail in self.tails:

@@ -1,7 +1,8 @@
 """One text in the cache: its ids, its blocks, its hot window; and the transaction that extends it.
 
-reserve → the forward writes only into the hot window's reserved places → commit moves the lengths and seals
-what is full → or rollback, and nothing happened. Ranges are half-open; positions count from 0.
+reserve → the forward writes only into the hot window's reserved places → commit moves the lengths
+and seals what is full → or rollback, and nothing happened. Ranges are half-open; positions count
+from 0.
 
       sealed blocks of 64                     hot window (capacity ≥ 64 + chunk)
     |--------|--------| ... |--------|==== committed ====|++++ reserved ++++|........|
@@ -14,16 +15,17 @@ from collections.abc import Sequence as Ids
 
 from torch import Tensor
 
-from kvchat.kvcache.blocks import BLOCK_TOKENS, Block, Storage, chain_key
-from kvchat.kvcache.pool import Pool
+from kvchat.kvcache.blocks import Block, Storage, chain_key
+from kvchat.kvcache.pool import Pool, PoolFull
 from kvchat.kvcache.prefix_index import IdleTail, Match
+from kvchat.memory.footprint import BLOCK_TOKENS
 
 
 class Run:
     """Blocks that lie side by side in one slab: attended to in one call without gathering.
 
-    keys[i], values[i]: [blocks, kv_heads, tokens, dim] of the group's i-th layer. `skip` leading tokens
-    of a run of one block are outside a sliding window.
+    keys[i], values[i]: [blocks, kv_heads, tokens, dim] of the group's i-th layer. `skip` leading
+    tokens of a run of one block are outside a sliding window.
     """
 
     __slots__ = ("keys", "values")
@@ -44,7 +46,7 @@ class Sequence:
         self._reserved: list[list[Block]] = []
         self._runs: dict[int, tuple[int, list[Run]]] = {}
 
-    # --- lengths -----------------------------------------------------------------------------------
+    # --- lengths ----------------------------------------------------------------------------------
 
     @property
     def num_cached(self) -> int:
@@ -60,7 +62,7 @@ class Sequence:
         """Committed tokens in the hot window."""
         return self.num_cached - self.start
 
-    # --- beginning and end -------------------------------------------------------------------------
+    # --- beginning and end ------------------------------------------------------------------------
 
     @classmethod
     def begin(cls, pool: Pool, token_ids: Ids[int], capacity: int) -> "Sequence":
@@ -86,7 +88,9 @@ class Sequence:
         return sequence
 
     def _take_tail(self, match: Match, token_ids: Ids[int]) -> None:
-        """Copies the partly matching newest tokens into the own hot window; a tail used up is let go."""
+        """Copies the partly matching newest tokens into the own hot window; a tail used up is let
+        go.
+        """
         num = match.tail_tokens
         if not num or match.tail is None:
             return
@@ -102,7 +106,9 @@ class Sequence:
             self.pool.drop_tail(match.tail)
 
     def resize_hot(self, capacity: int) -> None:
-        """Gives the hot window room for `capacity` tokens, keeping what is committed. Raises PoolFull."""
+        """Gives the hot window room for `capacity` tokens, keeping what is committed. Raises
+        PoolFull.
+        """
         capacity = max(capacity, self.num_hot)
         if self.hot and self.hot[0].num_tokens == capacity:
             return
@@ -120,7 +126,9 @@ class Sequence:
         self.hot = made
 
     def close(self, *, keep_tail: bool = True) -> None:
-        """Lets the blocks go idle. With `keep_tail` the newest tokens stay findable, in a small hot window."""
+        """Lets the blocks go idle. With `keep_tail` the newest tokens stay findable, in a small hot
+        window.
+        """
         self.rollback()
         for table in self.tables:
             for block in reversed(table):
@@ -134,18 +142,29 @@ class Sequence:
         self.hot = []
         self._runs.clear()
 
+    def shrink_hot(self, capacity: int) -> bool:
+        """Gives back what the hot window has beyond `capacity`, if there is room to copy the
+        rest.
+        """
+        try:
+            self.resize_hot(capacity)
+        except PoolFull:
+            return False
+        return True
+
     def _keep_tail(self) -> None:
-        self.resize_hot(self.num_hot)
+        if not self.shrink_hot(self.num_hot):
+            return
         parent = self.keys[-1] if self.keys else self.pool.index.root
         tail = IdleTail(parent, self.start, tuple(self.token_ids[self.start :]), tuple(self.hot))
         self.hot = []
         self.pool.keep_tail(tail)
 
-    # --- the transaction ---------------------------------------------------------------------------
+    # --- the transaction --------------------------------------------------------------------------
 
     def reserve(self, num_new: int) -> None:
         """Makes room for the next forward, for all groups or for none. Raises PoolFull."""
-        assert not self._reserved and not self.num_new, "a forward is already under way"
+        assert not self._reserved, "a forward is already under way"
         needed = self.num_hot + num_new
         if not self.hot or needed > self.hot[0].num_tokens:
             self.resize_hot(needed)
@@ -206,7 +225,9 @@ class Sequence:
                     part[0, :, :, :num_left] = moved
 
     def _leave_windows(self) -> None:
-        """Lets go of a sliding layer's blocks that no later query sees; they stay findable while idle."""
+        """Lets go of a sliding layer's blocks that no later query sees; they stay findable while
+        idle.
+        """
         for geometry, table in zip(self.pool.geometries, self.tables, strict=True):
             first = geometry.first_visible(self.num_cached) // BLOCK_TOKENS
             for i in range(first - 1, -1, -1):
@@ -216,7 +237,7 @@ class Sequence:
                 self.pool.release(block)
                 table[i] = None
 
-    # --- what attention reads ------------------------------------------------------------------------
+    # --- what attention reads ---------------------------------------------------------------------
 
     def runs(self, group: int) -> list[Run]:
         """The sealed blocks that the first new query sees, as runs that lie side by side."""
@@ -243,7 +264,9 @@ class Sequence:
         return [Run(*place) for place in places]
 
     def hot_views(self, group: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the hot window's places [start, stop): [layers, kv_heads, tokens, dim]."""
+        """Keys and values of the hot window's places [start, stop): [layers, kv_heads, tokens,
+        dim].
+        """
         storage = self.hot[group]
         return storage.keys[0, :, :, start:stop], storage.values[0, :, :, start:stop]
 

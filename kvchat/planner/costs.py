@@ -11,8 +11,14 @@ Pure arithmetic over a ModelSpec and the pool's geometries.
 from dataclasses import dataclass
 
 from kvchat.arch.spec import ModelSpec
-from kvchat.kvcache.blocks import BLOCK_TOKENS, Geometry
-from kvchat.memory.footprint import Footprint, activation_bytes, kv_bytes, last_that_fits
+from kvchat.kvcache.blocks import Geometry
+from kvchat.memory.footprint import (
+    BLOCK_TOKENS,
+    Footprint,
+    activation_bytes,
+    kv_bytes,
+    last_that_fits,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,9 @@ class Costs:
         return self.footprint(num_tokens, prefill_chunk).total
 
     def largest_tokens(self, allowed_bytes: int, prefill_chunk: int) -> int:
-        """The most tokens whose footprint fits, at most what the model can take. 0 where none does."""
+        """The most tokens whose footprint fits, at most what the model can take. 0 where none
+        does.
+        """
         return last_that_fits(
             lambda tokens: self.needed_bytes(tokens, prefill_chunk) <= allowed_bytes,
             self.spec.max_positions,

@@ -1,4 +1,6 @@
-"""What was done to which turn, and why: entries of codes and arguments, which each language words itself."""
+"""What was done to which turn, and why: entries of codes and arguments, which each language words
+itself.
+"""
 
 import time
 from typing import Any

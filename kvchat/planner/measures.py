@@ -12,7 +12,9 @@ Loss = Literal["none", "slower", "lossy"]
 
 @dataclass(frozen=True, slots=True)
 class DropIdle:
-    """Give up sealed blocks and hot windows that no text holds, oldest first: other chats re-read them."""
+    """Give up sealed blocks and hot windows that no text holds, oldest first: other chats re-read
+    them.
+    """
 
     code: ClassVar[str] = "drop_idle"
     loss: ClassVar[Loss] = "slower"
@@ -55,7 +57,9 @@ class ShrinkChunk:
 
 @dataclass(frozen=True, slots=True)
 class TruncateTurns:
-    """Leave out the oldest turns, whole; what comes after them is read again. `turns`: their names."""
+    """Leave out the oldest turns, whole; what comes after them is read again. `turns`: their
+    names.
+    """
 
     code: ClassVar[str] = "truncate_turns"
     loss: ClassVar[Loss] = "lossy"

@@ -1,8 +1,9 @@
 """Decides, before anything is computed, whether a text fits and what is done when it does not.
 
 Values in, values out: no device, no clock, no tensor. Two questions are asked:
-    plan_admission   does this prompt with its reply fit at all, and which turns are left out if not?
-    plan_step        is there room in the pool for the next tokens, and what idle memory must go?
+    plan_admission   does this prompt with its reply fit at all, and which turns are left out if
+    not? plan_step        is there room in the pool for the next tokens, and what idle memory must
+    go?
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,9 @@ CUT_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was measured. `device.free` is what the system says; own bytes are what torch holds for us."""
+    """What was measured. `device.free` is what the system says; own bytes are what torch holds for
+    us.
+    """
 
     device: DeviceMemory
     budget: int | None
@@ -174,7 +177,9 @@ def _smaller(need: Need, reply: int, chunk: int, costs: Costs, kept: int) -> lis
 
 @dataclass(frozen=True, slots=True)
 class StepNeed:
-    """What the coming tokens want from the pool: new bytes beyond the text's own, and activations."""
+    """What the coming tokens want from the pool: new bytes beyond the text's own, and
+    activations.
+    """
 
     new_bytes: int
     activation_bytes: int

@@ -118,7 +118,9 @@ def test_a_failed_forward_changes_nothing() -> None:
 
 
 def test_a_model_that_hides_its_keywords_is_refused() -> None:
-    """A family that does not hand the live keyword dict to the cache gets a sentence, not garbage."""
+    """A family that does not hand the live keyword dict to the cache gets a sentence, not
+    garbage.
+    """
     from kvchat.errors import ModelError
 
     local, _ = made("llama")

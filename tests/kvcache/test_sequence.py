@@ -1,13 +1,16 @@
-"""The transaction and the reuse of prefixes, over random text: what is in the cache is what was fed."""
+"""The transaction and the reuse of prefixes, over random text: what is in the cache is what was
+fed.
+"""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvchat.kvcache.blocks import BLOCK_TOKENS, Geometry
+from kvchat.kvcache.blocks import Geometry
 from kvchat.kvcache.pool import Pool, PoolFull
 from kvchat.kvcache.sequence import Sequence
+from kvchat.memory.footprint import BLOCK_TOKENS
 
 CPU = torch.device("cpu")
 FULL = Geometry((0, 2), 2, 8, 8, None, torch.float32)

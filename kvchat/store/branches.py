@@ -52,6 +52,17 @@ class Branches(Base):
             branch = there["id"] if there else tree.add_branch(connection, chat, parent)
             tree.show_branch(connection, chat, branch)
 
+    def drop_empty_fork(self, chat: str) -> None:
+        """Back to what was shown before a fork of which nothing came, unless a draft is on its way.
+
+        The next opening does it too.
+        """
+        with self._database.write() as connection:
+            tree.current_branch(connection, chat)
+            draft = connection.execute("SELECT 1 FROM drafts WHERE chat = ?", (chat,)).fetchone()
+            if draft is None:
+                tree.settle(connection, chat)
+
     def siblings(self, chat: str, message_hash: str) -> list[str]:
         """The versions of a message in this chat, itself included, in the order they came about."""
         with self._database.read() as connection:

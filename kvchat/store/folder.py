@@ -20,7 +20,7 @@ else:
 FORMAT = 1
 
 
-class DataFolder:
+class HeldFolder:
     """The folder, made if need be and held until `close`.
 
     Raises StoreError: `locked` while another program holds it, `folder_too_new`, `folder_unusable`.

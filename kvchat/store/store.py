@@ -14,7 +14,7 @@ from kvchat.store.branches import Branches
 from kvchat.store.chats import Chats
 from kvchat.store.database import Database
 from kvchat.store.documents import Documents
-from kvchat.store.folder import DataFolder
+from kvchat.store.folder import HeldFolder
 from kvchat.store.ledger import Ledger
 from kvchat.store.records import (
     Attachment,
@@ -51,7 +51,7 @@ class Store(Chats, Branches, Replies, Documents, Ledger, SavedSettings, Verified
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
-        self._folder = DataFolder(folder)
+        self._folder = HeldFolder(folder)
         try:
             super().__init__(Database(folder / "kvchat.sqlite3"), clock)
         except BaseException:

@@ -89,6 +89,20 @@ def test_regenerating_to_the_same_words_shows_what_followed_them(store: Store, c
     assert store.siblings(chat, again.hash) == [again.hash]
 
 
+def test_a_fork_that_nothing_came_of_can_be_dropped(store: Store, chat: str) -> None:
+    question, reply, *_ = talk(store, chat, "q1", "r1", "q2", "r2")
+    for place in (None, question.hash, reply.hash):
+        store.fork(chat, place)
+        store.drop_empty_fork(chat)
+        assert texts(store, chat) == ["q1", "r1", "q2", "r2"]
+    store.fork(chat, question.hash)
+    store.start_draft(chat, question.hash)
+    store.drop_empty_fork(chat)
+    assert texts(store, chat) == ["q1"]
+    store.finish_draft(chat, "again")
+    assert texts(store, chat) == ["q1", "again"]
+
+
 def test_switch_shows_the_branch_that_was_talked_on_last(store: Store, chat: str) -> None:
     _, reply, second, _ = talk(store, chat, "q1", "r1", "q2", "r2")
     store.fork(chat, reply.hash)

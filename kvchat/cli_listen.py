@@ -51,7 +51,7 @@ def _bound(host: str, port: int) -> socket.socket | None:
         )[0]
     except OSError as error:
         raise ServeError("host_unusable", host=host, why=error.strerror or error) from None
-    if port and is_loopback(address[0]) and _answers(family, address):
+    if port and is_loopback(host) and _answers(family, address):
         return None
     listener = socket.socket(family, kind)
     # Windows would let two programs share a port under this flag; elsewhere it skips TIME_WAIT.

@@ -62,6 +62,7 @@ def build(
     """
     hf_seam.register()
     logging.disable_progress_bar()  # `report` tells it
+    logging.set_verbosity_error()  # its report of missing weights is said by our error
     stored = _stored_tensors(folder, device, report)
     report.begin("weights", sum(one.nbytes for one in stored.values()))
     loaded: Any = folder.model_class.from_pretrained(

@@ -20,6 +20,7 @@ from transformers import (
 
 from kvchat.arch.from_hf import spec_from_config
 from kvchat.arch.spec import ModelSpec
+from kvchat.device.memory import pick_device
 from kvchat.device.oom import is_out_of_memory, release
 from kvchat.errors import ModelError
 from kvchat.models.builtin import builtin_folder
@@ -87,7 +88,7 @@ def load_model(
     `progress` is called from here and from loading threads, one at a time.
     """
     report = Report(progress, cancel)
-    device = device or default_device()
+    device = device or pick_device()
     try:
         folder = _folder(ref, data_dir, report)
         loaded: LoadedModel | ModelError = _load(ref, folder, dtype, weights, device, report)
@@ -104,11 +105,6 @@ def unload(loaded: LoadedModel) -> None:
     nn.Module.to(loaded.model, META)
     loaded.weight_bytes = 0
     release(loaded.device)
-
-
-def default_device() -> torch.device:
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return torch.device("cpu") if found is None else torch.device(found.type, 0)
 
 
 def chosen_dtype(name: str, folder: ModelFolder, device: torch.device) -> torch.dtype:

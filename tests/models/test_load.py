@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvchat.attention import hf_seam
 from kvchat.errors import ModelError
-from kvchat.models import load as loading
 from kvchat.models.catalog import catalog
 from kvchat.models.folder import examine
 from kvchat.models.load import PLAIN_TEMPLATE, LoadedModel, chosen_dtype, load_model, unload
@@ -279,11 +278,6 @@ def test_the_english_model_says_so_and_another_serves_korean() -> None:
     assert all(catalog()[name].serves_korean for name in proposals)
     for lang in ("en", "ko"):
         assert all(name in say("notice.english_only", lang) for name in proposals)
-
-
-def test_the_device_is_the_cpu_where_there_is_no_other() -> None:
-    if not torch.accelerator.is_available():
-        assert loading.default_device() == CPU
 
 
 def test_a_relative_path_and_a_home_are_understood(

@@ -84,13 +84,14 @@ def _prepared(connection: sqlite3.Connection) -> None:
 def _said(file: Path) -> Iterator[None]:
     try:
         yield
-    except sqlite3.IntegrityError:
-        raise
     except sqlite3.DatabaseError as error:
-        raise _sentence(file, error) from error
+        sentence = _sentence(file, error)
+        if sentence is None:
+            raise
+        raise sentence from error
 
 
-def _sentence(file: Path, error: sqlite3.DatabaseError) -> Exception:
+def _sentence(file: Path, error: sqlite3.DatabaseError) -> StoreError | None:
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:  # the low byte is the kind of the error
         case sqlite3.SQLITE_FULL:
             return StoreError("store_full", folder=file.parent)
@@ -106,4 +107,4 @@ def _sentence(file: Path, error: sqlite3.DatabaseError) -> Exception:
         ):
             return StoreError("folder_unusable", folder=file.parent, why=str(error))
         case _:
-            return error
+            return None

@@ -289,6 +289,28 @@ def test_an_unanswered_question_joins_the_next() -> None:
     assert texts_by_span(tokenizer, prompt)[1:] == [("a", "[INST] one\n\n"), ("b", "two [/INST]")]
 
 
+def test_an_empty_reply_is_as_none() -> None:
+    tokenizer = tiny_tokenizer()
+    without = [ChatMessage("user", "one", "a"), ChatMessage("user", "two", "b")]
+    for empty in ("", " \n"):
+        said = [without[0], ChatMessage("assistant", empty, "x"), without[1]]
+        prompts = [render(tokenizer, templates.CHATML, "", [], one) for one in (said, without)]
+        assert prompts[0] == prompts[1]
+
+
+@pytest.mark.parametrize("name", ["chatml", "gemma", "mistral"])
+def test_blanks_before_a_question_are_the_question_s(name: str) -> None:
+    """Whether the template keeps them or trims them, and inside a joined question too."""
+    tokenizer = tiny_tokenizer()
+    said = [*chat("q", "r", " \n blank"), ChatMessage("user", "  more", "last")]
+    found = dict(texts_by_span(tokenizer, render(tokenizer, templates.ALL[name], "S", [], said)))
+    whole = "".join(found.values())
+    opening = {"chatml": "<|im_start|>", "gemma": "<start_of_turn>", "mistral": "[INST]"}[name]
+    assert found["m2"].startswith(opening)
+    assert found["last"].startswith("  more")
+    assert whole.count(opening) >= 2
+
+
 def test_system_messages_of_http_clients() -> None:
     """Those before the first question join the system text, later ones speak as the user."""
     tokenizer = tiny_tokenizer()
@@ -382,6 +404,25 @@ def test_a_template_that_changes_the_question_is_still_covered() -> None:
     for change in ("message['content'][:5]", "message['content'] | title", "'hidden'"):
         template = templates.CHATML.replace("message['content']", change)
         assert_partition(render(tokenizer, template, "SYS", [("d", "DOC")], said))
+
+
+def test_a_template_that_looks_at_the_letters_is_not_misled() -> None:
+    """The mark of the second rendering would be counted: places come from the texts themselves."""
+    tokenizer = tiny_tokenizer()
+    template = templates.CHATML.replace(
+        "{{ message['content'] }}", "{{ message['content'] | length }}/{{ message['content'] }}"
+    )
+    said = chat("123456789", "r", "123456789")
+    prompt = render(tokenizer, template, "", [("d", "[DOC]")], said)
+    found = texts_by_span(tokenizer, prompt)
+    assert found[1:] == [
+        ("d", "[DOC]<|im_end|>\n<|im_start|>user\n9/"),
+        (
+            "m0",
+            "123456789<|im_end|>\n<|im_start|>assistant\n1/r<|im_end|>\n<|im_start|>user\n9/",
+        ),
+        ("m2", "123456789<|im_end|>\n<|im_start|>assistant\n"),
+    ]
 
 
 def test_a_tokenizer_in_plain_python() -> None:

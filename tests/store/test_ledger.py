@@ -1,5 +1,7 @@
 """The ledger, pins and saved settings."""
 
+import sqlite3
+
 import pytest
 
 from kvchat.errors import StoreError
@@ -57,6 +59,14 @@ def test_a_turn_that_is_gone_is_left_out(store: Store) -> None:
     with pytest.raises(StoreError) as caught:
         store.add_ledger("no chat", "refuse", {})
     assert caught.value.code == "chat_gone"
+
+
+def test_a_write_that_breaks_off_leaves_nothing(store: Store) -> None:
+    chat = store.new_chat("", "").id
+    with pytest.raises(sqlite3.ProgrammingError):
+        store.add_ledger(chat, "retry", {}, [object()])  # type: ignore[list-item]
+    assert store.ledger(None) == []
+    store.append(chat, "user", "the store goes on")
 
 
 def test_pins(store: Store) -> None:

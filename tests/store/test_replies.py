@@ -129,6 +129,7 @@ def test_a_second_draft_concludes_the_first(store: Store, chat: str) -> None:
     store.fork(chat, question.hash)
     store.start_draft(chat, question.hash, "m")
     store.finish_draft(chat, "whole", GENERATION)
+    assert texts(store, chat) == ["q", "whole"]
     contents = [store.generation(reply) for reply in store.replies(chat, question.hash)]
     assert [one and one.stop_reason for one in contents] == ["interrupted", "stop"]
 

@@ -3,9 +3,9 @@
 The order is that of Hugging Face's logits processors, so that figures published for a model hold
 here too: repetition penalty, temperature, top-k, top-p, min-p. (llama.cpp cuts first and applies
 the temperature last: for the same numbers it keeps fewer tokens at temperatures above 1.) Cutting
-and drawing happen on the CPU in float64 with a generator of our own: the same seed and logits give
-the same token whatever the device. Knows nothing of tokenizers, end tokens or the reply so far,
-except the ids that the penalty is told of.
+and drawing happen on the CPU, sums in float64, with a generator of our own: the same seed and
+logits give the same token whatever the device. Knows nothing of tokenizers, end tokens or the reply
+so far, except the ids that the penalty is told of.
 """
 
 import math
@@ -16,8 +16,9 @@ from torch import Tensor
 from kvchat.engine.events import Sampling
 from kvchat.errors import ModelError
 
-# Top-p rarely keeps more tokens than this; only where it does is the whole vocabulary sorted.
+# Top-p rarely keeps more tokens than this; where it does, more are sorted.
 _LIKELY_TOKENS = 1024
+_COLDEST = 1e-30  # float32 would take less for 0
 
 
 class Sampler:
@@ -48,30 +49,42 @@ class Sampler:
             raise ModelError("logits_unusable", dtype=dtype)
         if self._sampling.temperature == 0:
             return best_id
-        scores = logits.to("cpu", torch.float64)
-        weights = ((scores - best) / self._sampling.temperature).exp()
+        scores = logits.to("cpu", torch.float32)
+        weights = ((scores - best) / max(self._sampling.temperature, _COLDEST)).exp()
         kept, ids = self._cut(weights)
         return int(ids[self._pick(kept)])
 
     def _cut(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Unnormalised weights[vocab], the greatest being 1 -> those that stay, and their ids."""
         top_k, top_p, min_p = self._sampling.top_k, self._sampling.top_p, self._sampling.min_p
+        kept, ids = weights, torch.arange(len(weights))
         if top_k or top_p < 1.0:
-            kept, ids = weights.topk(min(top_k or _LIKELY_TOKENS, len(weights)))
-            total = kept.sum() if top_k else weights.sum()
-            if not top_k and kept.sum() < top_p * total:
-                kept, ids = weights.sort(descending=True)
+            kept, ids, total = self._likeliest(weights)
             # A token stays while those before it make up less than top_p: the first one always.
             stays = kept.cumsum(0) - kept < top_p * total
             kept, ids = kept[stays], ids[stays]
-        else:
-            kept, ids = weights, torch.arange(len(weights))
         stays = kept >= min_p
         return kept[stays], ids[stays]
 
+    def _likeliest(self, weights: Tensor) -> tuple[Tensor, Tensor, float]:
+        """The top-k of weights[vocab], or enough for top-p, the greatest first; their ids; the sum
+        that top-p is a share of.
+        """
+        top_k, top_p = self._sampling.top_k, self._sampling.top_p
+        if top_k:
+            kept, ids = weights.topk(min(top_k, len(weights)))
+            return kept.double(), ids, float(kept.sum(dtype=torch.float64))
+        total = float(weights.sum(dtype=torch.float64))
+        num = min(_LIKELY_TOKENS, len(weights))
+        kept, ids = weights.topk(num)
+        while num < len(weights) and float(kept.sum(dtype=torch.float64)) < top_p * total:
+            num = min(8 * num, len(weights))
+            kept, ids = weights.topk(num)
+        return kept.double(), ids, total
+
     def _pick(self, weights: Tensor) -> int:
         """An index in proportion to weights[n]: where a uniform number falls in their sum."""
-        edges = weights.cumsum(0)
+        edges = weights.cumsum(0, dtype=torch.float64)
         place = torch.rand(1, generator=self._generator, dtype=torch.float64) * edges[-1]
         return min(int(torch.searchsorted(edges, place, right=True)), len(weights) - 1)
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 
 from kvchat.arch.fields import Fields, read
 from kvchat.arch.positions import max_positions
-from kvchat.arch.recurrent import recurrent_bytes
+from kvchat.arch.recurrent import recurrent_bytes, work_values
 from kvchat.arch.spec import LayerSpec, ModelSpec
 from kvchat.arch.weights import estimated_parameters
 from kvchat.errors import ModelError
@@ -54,6 +54,7 @@ def spec_from_config(
         num_query_heads=fields.count("num_attention_heads", default=1),
         weight_bytes=weight_bytes,
         max_positions=max_positions(fields, tokenizer_limit),
+        dense_scores=fields.has("attn_logit_softcapping") or fields.get("model_type") == "gpt_oss",
     )
 
 
@@ -91,7 +92,11 @@ def _layer(fields: Fields, kinds: tuple[str, ...], index: int, dtype_bytes: int)
     if kind in _WITHOUT_KV or index in (fields.get("cross_attention_layers") or ()):
         return LayerSpec("none")  # Mllama's cross attention holds KV of pictures only
     if kind in _RECURRENT:
-        return LayerSpec("recurrent", recurrent_bytes=recurrent_bytes(own, kind, dtype_bytes))
+        return LayerSpec(
+            "recurrent",
+            recurrent_bytes=recurrent_bytes(own, kind, dtype_bytes),
+            work_values=work_values(own),
+        )
     states = recurrent_bytes(own, kind, dtype_bytes) if kind.startswith("hybrid") else 0
     shares = _shares_with(fields, kinds, index)
     if kind in _SLIDING:
@@ -122,8 +127,11 @@ def _latent(fields: Fields, kind: str, window: int | None, shares: int | None) -
     rank, rotated = fields.count("kv_lora_rank"), fields.count("qk_rope_head_dim")
     index = fields.count("index_head_dim", default=0, least=0) if "index" in kind else 0
     key_dim = fields.count("qk_nope_head_dim") + rotated
-    expanded = fields.count("num_attention_heads") * (key_dim + fields.count("v_head_dim"))
-    return LayerSpec("latent", 1, rank, rotated + index, window, shares, expanded_values=expanded)
+    # Projected out of the latent: keys without the rotated part and values; then the keys whole.
+    made = fields.count("num_attention_heads") * (
+        2 * key_dim - rotated + fields.count("v_head_dim")
+    )
+    return LayerSpec("latent", 1, rank, rotated + index, window, shares, work_values=made)
 
 
 def _heads(fields: Fields) -> tuple[int, int, int]:
@@ -162,10 +170,11 @@ def _shares_with(fields: Fields, kinds: tuple[str, ...], index: int) -> int | No
 
 
 def mlp_width(fields: Fields) -> int:
-    """Values a token in the widest of an MLP's three streams (gate, up, product).
+    """Values a token in each of an MLP's three streams (gate, up, product).
 
-    Of experts, each token passes through several: their widths, and one copy of the input and of
-    the output for each.
+    Experts work on copies, one for each expert that a token is sent to: its input and output, gate
+    and up together, the activation, the product; gpt-oss adds biases and clamps, which makes nine.
+    The router's scores and the places of those chosen come on top. A third of it is one stream.
     """
     hidden = fields.count("hidden_size")
     dense = fields.count("intermediate_size", default=4 * hidden, least=0)
@@ -174,4 +183,6 @@ def mlp_width(fields: Fields) -> int:
     expert = fields.count("moe_intermediate_size", default=dense)
     shared = fields.count("shared_expert_intermediate_size", default=0, least=0)
     chosen = fields.count("num_experts_per_tok", default=1)
-    return max(dense, chosen * (expert + hidden) + shared)
+    streams = 9 if fields.get("model_type") == "gpt_oss" else 4
+    router = fields.count("num_experts") + 16 * chosen
+    return max(dense, -(-chosen * (streams * expert + 2 * hidden) // 3) + shared + router)

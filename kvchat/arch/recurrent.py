@@ -56,3 +56,22 @@ def _mamba(fields: Fields, dtype_bytes: int) -> int:
     inner = fields.count("mamba_expand") * fields.count("hidden_size")
     convolution = inner * fields.count("mamba_kernel") * dtype_bytes
     return convolution + inner * fields.count("mamba_state") * _FP32_BYTES
+
+
+def work_values(fields: Fields) -> int:
+    """Values in fp32 that a recurrent layer makes of each token while it reads a chunk.
+
+    Of a delta net, whose plain version works in tiles of 64: the convolution's input and output,
+    five times keys and values of all heads, and seven rows of a tile's matrix. Of a Mamba layer
+    that has heads, whose plain version makes a matrix of a tile by state of each token: two of
+    those.
+    """
+    if fields.has("linear_num_value_heads"):
+        key_dim = fields.count("linear_key_head_dim")
+        value_dim, heads = (
+            fields.count("linear_value_head_dim"),
+            fields.count("linear_num_value_heads"),
+        )
+        channels = 2 * fields.count("linear_num_key_heads") * key_dim + heads * value_dim
+        return 2 * channels + heads * (5 * (key_dim + value_dim) + 7 * 64)
+    return 0

@@ -17,8 +17,8 @@ class LayerSpec:
 
     `shares_with` names the layer whose KV this one reads instead of its own (Gemma 3n, some Qwen);
     such a layer holds nothing. `recurrent_bytes` is the size of a recurrent layer's states, at any
-    length. `expanded_values` are those that a latent layer's attention makes of each stored token,
-    in all heads.
+    length. `work_values` is what computing makes of each token: in a latent layer, of every token
+    of the text, for all heads; in a recurrent one, of every token of a prefill chunk, in fp32.
     """
 
     kind: LayerKind
@@ -28,7 +28,7 @@ class LayerSpec:
     window: int | None = None
     shares_with: int | None = None
     recurrent_bytes: int = 0
-    expanded_values: int = 0
+    work_values: int = 0
 
     @property
     def values_per_token(self) -> int:
@@ -44,7 +44,11 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A whole model. `weight_bytes` is what its weights take in the dtype they will be held in."""
+    """A whole model. `weight_bytes` is what its weights take in the dtype they will be held in.
+
+    `dense_scores`: its attention has a softcap or sinks, which fused kernels do not know, so that
+    all scores of a chunk stand in memory at once (Gemma 2, gpt-oss).
+    """
 
     name: str
     layers: tuple[LayerSpec, ...]
@@ -54,6 +58,7 @@ class ModelSpec:
     num_query_heads: int
     weight_bytes: int
     max_positions: int
+    dense_scores: bool = False
 
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """Indices of the layers of equal KV geometry, one tuple a group, in order of their first

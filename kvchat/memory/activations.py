@@ -1,0 +1,136 @@
+"""What one forward keeps alive beside weights and cache: an upper estimate from shapes.
+
+The tests hold it between one and two times the live storages of real forwards on the CPU. On a card
+the allocator's rounding and the kernels' own workspaces come on top; they are measured there.
+
+With C tokens in the chunk, N in the text, H hidden, I intermediate, V vocabulary, b bytes a value:
+
+    for the whole forward
+        embeddings, residual stream, its sum            3 C H b
+        cosines and sines                               2 C key_dim b, for each kind of layer
+        ids, positions                                  16 C
+        one layer's gathered prefix for each group      (T - C) K b
+    and the most of
+        a norm: fp32 copy, its square, the result       C H (8 + b)
+        a layer's projections and attention             see below
+        an MLP: normed input, gate, up, product         C (H + 3 I) b
+        logits of one token, and sampling from them     V (b + 48) on a CPU, else V (b + 4)
+
+A layer, with Q = query heads * key_dim, O = query heads * value_dim, K = kv_heads * (key_dim +
+value_dim) and T tokens attended to (N, or window - 1 + C):
+
+    projections: normed input, q, k, v, rotating        C (H + 5 Q + 2 K) b
+    attention: normed input, q, k, v                    C (H + Q + K) b  and
+        decoding on a CPU: a partial output a block,
+          joined, weighted; their sums                  ceil(N / 64) (3 O b + 16 heads)
+        else: two partial outputs and their merge       C (3 O b + 20 heads)
+          prefix and chunk in one piece, if joined      T K b
+          a sliding layer's mask                        C T (3 + b)
+          softcap or sinks: scores of all heads         C T (12 heads + 3)
+            keys, values for all heads, in fp32         T (heads (key_dim + value_dim) + kv_heads
+                                                        value_dim) 4
+          latent: keys, values for all heads            T work_values b
+            scores of all heads, twice, and a mask      C T (2 heads + 1) b
+    a recurrent layer: its tiles of 64 in fp32          ceil(C / 64) 64 work_values 4 + 2 states
+"""
+
+from dataclasses import dataclass
+
+from kvchat.arch.spec import LayerSpec, ModelSpec
+
+_BLOCK_TOKENS = 64
+_FP32_BYTES = 4
+_FP64_BYTES = 8
+
+
+def activation_bytes(
+    spec: ModelSpec,
+    chunk_tokens: int,
+    context_tokens: int,
+    dtype_bytes: int,
+    device_type: str = "cuda",
+) -> int:
+    """Upper estimate for reading a chunk at the end of a text and drawing a token after it.
+
+    `device_type` as torch names it: a CPU reads blocks where they lie and samples in its own
+    memory; any other device joins a layer's keys and values in one piece first.
+    """
+    chunk = min(chunk_tokens, context_tokens)
+    reading = _Reading(spec, chunk, context_tokens, dtype_bytes, device_type)
+    hidden, b = spec.hidden_size, dtype_bytes
+    kinds = {layer.kind for layer in spec.layers}
+    widest = max((layer.key_dim for layer in spec.layers), default=0)
+    whole = chunk * (3 * hidden * b + 16 + 2 * widest * b * len(kinds)) + _gathered(reading)
+    # Sampling sorts in fp64 on the CPU: scores, weights, sorted, ids, sums, differences.
+    sampling = 6 * _FP64_BYTES if device_type == "cpu" else _FP32_BYTES
+    return whole + max(
+        chunk * hidden * (2 * _FP32_BYTES + b),
+        max((_mixer(reading, layer) for layer in set(spec.layers)), default=0),
+        chunk * (hidden + 3 * spec.intermediate_size) * b,
+        spec.vocab_size * (b + sampling),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A forward of `chunk` tokens at the end of a text of `context`; `b` bytes a value."""
+
+    spec: ModelSpec
+    chunk: int
+    context: int
+    b: int
+    device_type: str
+
+    @property
+    def in_blocks(self) -> bool:
+        """Decoding on a CPU reads the blocks where they lie; all else gathers a layer first."""
+        return self.chunk == 1 and self.device_type == "cpu" and not self.spec.dense_scores
+
+    def held(self, layer: LayerSpec) -> int:
+        """Tokens that the chunk attends to, itself included."""
+        if layer.window is None:
+            return self.context
+        return min(self.context, layer.window - 1 + self.chunk)
+
+
+def _gathered(reading: _Reading) -> int:
+    if reading.in_blocks:
+        return 0
+    firsts = [reading.spec.layers[group[0]] for group in reading.spec.groups()]
+    return sum(
+        (reading.held(layer) - reading.chunk) * layer.values_per_token * reading.b
+        for layer in firsts
+        if layer.kind in ("full", "sliding")
+    )
+
+
+def _mixer(reading: _Reading, layer: LayerSpec) -> int:
+    spec, chunk, b = reading.spec, reading.chunk, reading.b
+    if layer.kind == "recurrent":
+        tokens = 1 if chunk == 1 else -(-chunk // _BLOCK_TOKENS) * _BLOCK_TOKENS
+        return tokens * layer.work_values * _FP32_BYTES + 2 * layer.recurrent_bytes
+    own = layer.num_kv_heads * (layer.key_dim + layer.value_dim)
+    queries = spec.num_query_heads * layer.key_dim
+    projections = chunk * (spec.hidden_size + 5 * queries + 2 * own) * b
+    attention = chunk * (spec.hidden_size + queries + own) * b
+    return max(projections, attention + _attention(reading, layer, own))
+
+
+def _attention(reading: _Reading, layer: LayerSpec, own: int) -> int:
+    spec, chunk, b = reading.spec, reading.chunk, reading.b
+    heads, held = spec.num_query_heads, reading.held(layer)
+    outputs = 3 * heads * layer.value_dim * b
+    if reading.in_blocks and layer.kind != "latent":
+        return -(-reading.context // _BLOCK_TOKENS) * (outputs + 16 * heads)
+    found = chunk * (outputs + 20 * heads)
+    slides = layer.window is not None
+    if slides or spec.dense_scores or reading.device_type != "cpu":
+        found += held * own * b
+    if slides:
+        found += chunk * held * (3 + b)
+    if layer.kind == "latent":
+        return found + (held * layer.work_values + chunk * held * (2 * heads + 1)) * b
+    if spec.dense_scores or layer.key_dim != layer.value_dim:
+        wide = heads * (layer.key_dim + layer.value_dim) + layer.num_kv_heads * layer.value_dim
+        found += held * wide * _FP32_BYTES + chunk * held * (3 * heads * _FP32_BYTES + 3)
+    return found

@@ -1,0 +1,149 @@
+"""The footprint: published rows, formulas against allocations, and the exact inverse."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvchat.arch.from_hf import spec_from_config
+from kvchat.arch.spec import LayerSpec, ModelSpec
+from kvchat.kvcache.blocks import Storage, geometries
+from kvchat.memory.footprint import (
+    BLOCK_TOKENS,
+    FORMATS,
+    Footprint,
+    block_bytes,
+    footprint_of,
+    hot_window_tokens,
+    kv_bytes,
+    largest_context,
+    recurrent_bytes,
+    stored_kv_bytes,
+    vector_bytes,
+)
+from kvchat.units import GIB
+from kvchat.wording import LANGUAGES
+from tests.arch.models import CONFIGS, config_json
+
+
+def spec_of(*layers: LayerSpec, weight_bytes: int = 1000, max_positions: int = 8192) -> ModelSpec:
+    return ModelSpec("x", layers, 64, 96, 128, 8, weight_bytes, max_positions)
+
+
+LLAMA_3_70B = spec_of(*[LayerSpec("full", 8, 128, 128)] * 80)
+
+
+def test_the_published_row_that_is_wrong_by_half_elsewhere():
+    assert kv_bytes(LLAMA_3_70B, 1, 16, 16) == 327_680
+    assert kv_bytes(LLAMA_3_70B, 4_096, 16, 16) == 1.25 * GIB
+    assert round(kv_bytes(LLAMA_3_70B, 32_000, 16, 16) / GIB, 2) == 9.77
+    assert kv_bytes(LLAMA_3_70B, 131_072, 16, 16) == 40 * GIB
+    assert kv_bytes(LLAMA_3_70B, 131_072, 8, 8) == 20 * GIB
+
+
+@pytest.mark.parametrize(
+    ("kv_format", "bits"),
+    [("fp", 16), ("int8", 8.25), ("int6", 6.25), ("int5", 5.25), ("int4", 4.25), ("int2", 2.25)],
+)
+def test_bits_of_a_format_with_its_scale_at_head_size_64(kv_format: str, bits: float):
+    assert vector_bytes(64, kv_format, 2) * 8 / 64 == bits
+
+
+@pytest.mark.parametrize("dim", [64, 80, 96, 100, 112, 128, 256])
+def test_head_sizes_that_are_no_multiple_of_a_group_take_whole_bytes(dim: int):
+    for kv_format in FORMATS:
+        exact = dim * {"fp": 16, "int8": 8, "int6": 6, "int5": 5, "int4": 4, "int2": 2}[kv_format]
+        stored = vector_bytes(dim, kv_format, 2) - (0 if kv_format == "fp" else 2)
+        assert exact / 8 <= stored < exact / 8 + 1
+
+
+def test_keys_and_values_have_formats_of_their_own():
+    layer = LayerSpec("full", 2, 64, 32)
+    assert stored_kv_bytes(spec_of(layer), 10, "int8", "int4", 2) == 10 * 2 * (66 + 18)
+    assert kv_bytes(spec_of(layer), 10, 8, 4) == 10 * 2 * (64 + 16)
+
+
+def test_layers_hold_what_their_kind_holds():
+    full, sliding = LayerSpec("full", 2, 16, 16), LayerSpec("sliding", 2, 16, 16, window=100)
+    shared = LayerSpec("full", 2, 16, 16, shares_with=0)
+    recurrent = LayerSpec("recurrent", recurrent_bytes=500)
+    hybrid = LayerSpec("full", 2, 16, 16, recurrent_bytes=70)
+    spec = spec_of(full, sliding, shared, recurrent, hybrid, LayerSpec("none"))
+    per_token = 2 * 32 * 2
+    assert kv_bytes(spec, 50, 16, 16) == per_token * 3 * 50
+    assert kv_bytes(spec, 1000, 16, 16) == per_token * (1000 + 100 + 1000)
+    assert recurrent_bytes(spec) == 570
+    assert footprint_of(spec, 50, 64).kv_device == kv_bytes(spec, 50, 16, 16) + 570
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_block_takes_what_torch_allocates_for_it(kind: str, dtype: torch.dtype):
+    spec = spec_from_config(config_json(kind), name=kind)
+    for geometry in geometries(spec, dtype):
+        storage = Storage(geometry, 3, BLOCK_TOKENS, torch.device("cpu"))
+        assert storage.nbytes == 3 * block_bytes(spec, geometry.layers, dtype.itemsize)
+
+
+def test_the_hot_window_is_wider_where_more_is_lost():
+    assert hot_window_tokens("fp", "fp") == 64
+    assert hot_window_tokens("int8", "fp") == 128
+    assert hot_window_tokens("int8", "int8") == 128
+    assert hot_window_tokens("int6", "int4") == 320
+
+
+def test_host_and_disk_are_not_on_the_device():
+    found = Footprint(1, 2, 1000, 1000, 4, 8, 16)
+    assert found.total == 31
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_the_table_shows_what_is_there_and_the_total(lang: str):
+    rows = Footprint(2**30, 2**20, 0, 0, 0, 0, 0).table(lang)
+    assert [size for _, size in rows] == ["1.00 GiB", "1.0 MiB", "1.00 GiB"]
+
+
+layers = st.sampled_from(
+    [
+        LayerSpec("full", 2, 64, 64),
+        LayerSpec("full", 8, 128, 96),
+        LayerSpec("sliding", 2, 64, 64, window=100),
+        LayerSpec("latent", 1, 64, 16, work_values=400),
+        LayerSpec("recurrent", recurrent_bytes=12345, work_values=700),
+        LayerSpec("full", 2, 64, 64, shares_with=0),
+        LayerSpec("none"),
+    ]
+)
+
+
+@given(
+    st.lists(layers, min_size=1, max_size=8),
+    st.integers(0, 3_000_000),
+    st.sampled_from([16, 512]),
+    st.tuples(st.sampled_from(FORMATS), st.sampled_from(FORMATS)),
+    st.sampled_from([2, 4]),
+)
+@settings(max_examples=300, deadline=None)
+def test_the_largest_context_is_the_last_one_that_fits(
+    chosen: list[LayerSpec],
+    usable: int,
+    chunk: int,
+    formats: tuple[str, str],
+    dtype_bytes: int,
+):
+    spec = spec_of(*chosen, max_positions=5000)
+    found = largest_context(spec, usable, chunk, formats, dtype_bytes)
+    assert 0 <= found <= spec.max_positions
+
+    def total(num_tokens: int) -> int:
+        return footprint_of(spec, num_tokens, chunk, formats, dtype_bytes).total
+
+    if found:
+        assert total(found) <= usable
+    if found < spec.max_positions:
+        assert total(found + 1) > usable
+
+
+def test_nothing_fits_beside_weights_that_do_not():
+    spec = spec_of(LayerSpec("full", 2, 64, 64), weight_bytes=10**9)
+    assert largest_context(spec, 10**9, 512) == 0

@@ -58,7 +58,7 @@ class Settings:
         group="memory",
         optional=True,
         unit="B",
-        least=64 * MIB,
+        least=MIB,
         most=1024 * GIB,
         label=("Memory budget", "메모리 예산"),
         help=(

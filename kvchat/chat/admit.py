@@ -12,6 +12,7 @@ from kvchat.chat.template import ChatMessage, Prompt, render
 from kvchat.errors import OutOfMemory
 from kvchat.models.load import LoadedModel
 from kvchat.planner.costs import Costs
+from kvchat.planner.measures import Measure, TruncateTurns
 from kvchat.planner.plan import Need, Plan, Snapshot, TurnTokens, plan_admission
 from kvchat.settings import Settings
 from kvchat.units import format_size
@@ -42,6 +43,7 @@ class Admitted:
 
     prompt: Prompt
     plan: Plan
+    measures: tuple[Measure, ...]
     left_out: tuple[str, ...]
 
 
@@ -51,19 +53,19 @@ def admit(
     """Raises OutOfMemory with the numbers where even the question alone does not fit."""
     turns = _turns(told.messages)
     left_out: tuple[str, ...] = ()
-    first_plan: Plan | None = None
+    truncations: list[Measure] = []
     for _ in range(MOST_ROUNDS):
         prompt = _rendered(told, turns, left_out, loaded)
         plan = plan_admission(
             _need(prompt, told.pinned, settings), snapshot, costs, settings.ladder
         )
-        first_plan = first_plan or plan
         if not plan.left_out:
             break
         left_out += plan.left_out
+        truncations.extend(m for m in plan.measures if isinstance(m, TruncateTurns))
     if not plan.fits:
         raise _too_long(prompt, plan, snapshot)
-    return Admitted(prompt, plan, left_out)
+    return Admitted(prompt, plan, (*plan.measures, *truncations), left_out)
 
 
 def _turns(messages: Sequence[ChatMessage]) -> list[list[ChatMessage]]:

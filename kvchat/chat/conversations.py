@@ -310,7 +310,7 @@ class Conversations:
         """Waits for the documents, then writes the question down with what it brings along."""
         live.status = "reading"
         store, chat = self._store, live.chat
-        snapshot = self._worker.snapshot or engine.latest
+        snapshot = engine.last_snapshot
         capacity = engine.costs.largest_tokens(snapshot.allowed_bytes, self.settings.prefill_chunk)
         brought = bring(
             store.chat_documents(chat),

@@ -30,6 +30,7 @@ from kvchat.engine.events import (
 from kvchat.engine.worker import Worker
 from kvchat.errors import KVChatError
 from kvchat.planner.ledger import entry
+from kvchat.planner.measures import TruncateTurns
 from kvchat.settings import Settings
 
 
@@ -67,8 +68,7 @@ def make_answer(
     try:
         engine = worker.wait_ready()
         words = told(engine)
-        snapshot = worker.snapshot or engine.latest
-        admitted = admit(words, engine.loaded, asking.settings, snapshot, engine.costs)
+        admitted = admit(words, engine.loaded, asking.settings, engine.last_snapshot, engine.costs)
         for taken in keeper.admitted(admitted):
             live.add({"type": "took", **taken})
         _follow(live, worker, _request(live, asking, admitted, engine.loaded.stop), keeper)
@@ -154,8 +154,8 @@ def figures_row(figures: Figures) -> dict[str, Any]:
 def admission_entries(admitted: Admitted) -> list[dict[str, Any]]:
     """The ledger entries of what made a prompt fit; the turns left out are named."""
     rows = []
-    for measure in admitted.plan.measures:
-        turns = admitted.left_out if measure.code == "truncate_turns" else ()
+    for measure in admitted.measures:
+        turns = measure.turns if isinstance(measure, TruncateTurns) else ()
         rows.append(
             entry(
                 measure.code,

@@ -7,7 +7,7 @@ here.
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from kvchat.engine.events import (
     Token,
     Took,
 )
-from kvchat.engine.guard import Exhausted, guarded
+from kvchat.engine.guard import Exhausted, Shortage, guarded
 from kvchat.engine.local import LocalModel, Text
 from kvchat.engine.sampling import Sampler
 from kvchat.errors import KVChatError, OutOfMemory
@@ -39,7 +39,7 @@ from kvchat.memory.footprint import BLOCK_TOKENS
 from kvchat.models.load import LoadedModel
 from kvchat.planner.costs import Costs
 from kvchat.planner.ledger import entry
-from kvchat.planner.measures import DropIdle, Measure, ShrinkChunk
+from kvchat.planner.measures import DropIdle, ShrinkChunk
 from kvchat.planner.plan import LEAST_CHUNK, Snapshot, StepNeed, plan_step
 
 FRAME_INTERVAL_S = 0.1
@@ -113,6 +113,11 @@ class Engine:
         )
         return self.latest
 
+    @property
+    def last_snapshot(self) -> Snapshot:
+        """The newest measurement under the limits of this moment; any thread may ask."""
+        return replace(self.latest, budget=self.limits.budget, headroom=self.limits.headroom)
+
     def frame(self, prefill_chunk: int = 512) -> dict[str, Any]:
         """The frame of what is open now; call it from the thread that runs the engine."""
         now = self.snapshot()
@@ -160,7 +165,7 @@ class Engine:
         try:
             yield from self._make(reply)
         except Exhausted as spent:
-            yield self._failed(reply, self._out_of_memory(spent.needed_bytes))
+            yield self._failed(reply, self._out_of_memory(spent.shortage.needed_bytes))
         except KVChatError as error:
             yield self._failed(reply, error)
 
@@ -192,9 +197,11 @@ class Engine:
         def begin() -> Text:
             return self.local.open(request.prompt_ids, reply.prefill_chunk)
 
-        yield from self._make_room(self.costs.hot_bytes(reply.prefill_chunk), reply)
+        self._set_limit(reply)
         text = yield from guarded(begin, self._rungs(reply, 0), self.loaded.device)
         self._open = text
+        whole = len(request.prompt_ids) + request.max_new_tokens
+        yield from self._make_room(self._block_bytes(text, whole, reply.prefill_chunk), reply)
         return text
 
     def _prefill(self, reply: _Reply, text: Text) -> Generator[Event, None, Tensor | None]:
@@ -204,7 +211,8 @@ class Engine:
             if reply.request.cancel.is_set():
                 return None
             start = text.num_cached
-            yield from self._make_room(self._new_bytes(text, reply.prefill_chunk), reply)
+            stop = min(len(ids), start + reply.prefill_chunk)
+            yield from self._make_room(self._block_bytes(text, stop, reply.prefill_chunk), reply)
 
             def step(start: int = start) -> Tensor:
                 return self.local.step(text, ids[start : start + reply.prefill_chunk])
@@ -243,7 +251,8 @@ class Engine:
 
     def _next_logits(self, reply: _Reply, text: Text, token: int) -> Generator[Event, None, Tensor]:
         if text.sequence.num_hot + 1 >= BLOCK_TOKENS:
-            yield from self._make_room(self._new_bytes(text, 1), reply)
+            num_tokens = text.num_cached + 1
+            yield from self._make_room(self._block_bytes(text, num_tokens, 1), reply)
 
         def step() -> Tensor:
             return self.local.step(text, (token,))
@@ -257,55 +266,72 @@ class Engine:
 
     # --- memory -----------------------------------------------------------------------------------
 
-    def _new_bytes(self, text: Text, num_new: int) -> int:
-        """What a forward of `num_new` tokens takes from the pool at most."""
-        blocks = (text.sequence.num_hot + num_new) // BLOCK_TOKENS
-        return sum(blocks * geometry.block_bytes for geometry in self.pool.geometries)
+    def _block_bytes(self, text: Text, num_tokens: int, prefill_chunk: int) -> int:
+        """Blocks that the text still needs to reach `num_tokens`."""
+        total = 0
+        for geometry, table in zip(self.pool.geometries, text.sequence.tables, strict=True):
+            held = sum(block is not None for block in table)
+            needed = geometry.blocks_held(num_tokens, prefill_chunk) - held
+            total += max(0, needed) * geometry.block_bytes
+        return total
 
-    def _make_room(self, new_bytes: int, reply: _Reply) -> Generator[Event, None, None]:
-        """Plans the coming tokens: drops what is idle if they would not fit, and sets the pool's
-        limit.
-        """
+    def _make_room(self, block_bytes: int, reply: _Reply) -> Generator[Event, None, None]:
+        """Before blocks are needed: drops what is idle if they would not fit."""
+        activations = self._set_limit(reply)
+        need = StepNeed(block_bytes, activations)
+        for measure in plan_step(need, self.latest, self.limits.ladder):
+            yield self._take(measure, "no_room")
+
+    def _set_limit(self, reply: _Reply) -> int:
+        """Tells the pool what it may hold now beside the activations to come; returns those."""
         now = self.snapshot()
         num_tokens = len(reply.request.prompt_ids) + reply.request.max_new_tokens
         activations = self.costs.activations(reply.prefill_chunk, num_tokens)
-        need = StepNeed(new_bytes, activations)
-        for measure in plan_step(need, now, self.limits.ladder):
-            yield self._take(measure, "no_room")
-        fixed = now.weight_bytes + self.snapshot().library_bytes + activations
+        fixed = now.weight_bytes + now.library_bytes + activations
         self.pool.limit_bytes = max(0, now.allowed_bytes - fixed)
+        self.pool.hot_floor_bytes = self.costs.hot_bytes(reply.prefill_chunk)
+        return activations
 
-    def _take(self, measure: Measure, reason: str) -> Took:
-        """Does a measure of memory and says what it freed."""
-        freed, arguments = 0, dict(measure.arguments)
-        if isinstance(measure, DropIdle):
-            freed = self.local.drop_kept()
-            num_blocks, dropped = self.pool.drop_idle(measure.frees_bytes - freed)
-            freed += dropped
-            arguments["blocks"] = num_blocks
-        return Took(entry(measure.code, arguments, reason, measure.frees_bytes, freed))
+    def _take(self, measure: DropIdle, reason: str, *, for_hot: bool = False) -> Took:
+        """Drops idle memory and says what it freed; for a hot window only whole slabs count."""
+        kept = self.local.drop_kept()
+        drop = self.pool.drop_idle_slabs if for_hot else self.pool.drop_idle
+        num_blocks, dropped = drop(measure.frees_bytes - kept)
+        arguments = {"blocks": num_blocks}
+        return Took(entry(measure.code, arguments, reason, measure.frees_bytes, kept + dropped))
 
-    def _rungs(self, reply: _Reply, num_left: int) -> Callable[[int, int], Took | None]:
+    def _rungs(self, reply: _Reply, num_left: int) -> Callable[[int, Shortage], Took | None]:
         """What to give up after a step ran out of memory: nothing at first, then idle memory, then
         speed.
 
         `num_left`: prompt tokens still to be read, 0 where the chunk cannot shrink.
         """
 
-        def next_rung(tries: int, needed_bytes: int) -> Took | None:
-            if needed_bytes == 0 and tries == 1:
+        def next_rung(tries: int, shortage: Shortage) -> Took | None:
+            if shortage.needed_bytes == 0 and tries == 1:
                 return Took(entry("retry", {}, "out_of_memory", 0, 0))
             idle = self.pool.idle_bytes + self.local.kept_bytes
             if idle and "drop_idle" in self.limits.ladder:
-                return self._take(DropIdle(idle), "out_of_memory")
+                measure = DropIdle(min(idle, shortage.needed_bytes or idle))
+                took = self._take(measure, "out_of_memory", for_hot=shortage.for_hot)
+                if took.entry["bytes_measured"]:
+                    return took
             chunk = min(reply.prefill_chunk, num_left) // 2
             if chunk >= LEAST_CHUNK and "shrink_chunk" in self.limits.ladder:
-                measure = ShrinkChunk(0, chunk, reply.prefill_chunk)
-                reply.prefill_chunk = chunk
-                return self._take(measure, "out_of_memory")
+                return self._shrink_chunk(reply, chunk)
             return None
 
         return next_rung
+
+    def _shrink_chunk(self, reply: _Reply, chunk: int) -> Took:
+        """Reads less at a time from the coming step on."""
+        num_tokens = len(reply.request.prompt_ids)
+        before = self.costs.activations(reply.prefill_chunk, num_tokens)
+        frees = before - self.costs.activations(chunk, num_tokens)
+        arguments = ShrinkChunk(frees, chunk, reply.prefill_chunk).arguments
+        reply.prefill_chunk = chunk
+        self._set_limit(reply)
+        return Took(entry(ShrinkChunk.code, arguments, "out_of_memory", frees, None))
 
     def _out_of_memory(self, needed_bytes: int) -> OutOfMemory:
         now = self.snapshot()

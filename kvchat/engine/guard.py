@@ -7,6 +7,7 @@ anything else is tried. Decides nothing: `rungs` proposes what to give up next, 
 """
 
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
@@ -18,36 +19,43 @@ Result = TypeVar("Result")
 Event = TypeVar("Event")
 
 
-class Exhausted(Exception):
-    """Every rung is spent. `needed_bytes`: what the last try was short of, 0 where it is not
-    known.
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """What a failed step lacked: bytes, where the pool could say them, and whether blocks' places
+    would not have served.
     """
 
-    def __init__(self, needed_bytes: int) -> None:
-        super().__init__(needed_bytes)
-        self.needed_bytes = needed_bytes
+    needed_bytes: int = 0
+    for_hot: bool = False
+
+
+class Exhausted(Exception):
+    """Every rung is spent."""
+
+    def __init__(self, shortage: Shortage) -> None:
+        super().__init__(shortage)
+        self.shortage = shortage
 
 
 def guarded(
     step: Callable[[], Result],
-    rungs: Callable[[int, int], Event | None],
+    rungs: Callable[[int, Shortage], Event | None],
     device: torch.device,
 ) -> Generator[Event, None, Result]:
-    """Runs `step` until it succeeds; yields what `rungs(tries, needed_bytes)` did after each
-    failure.
+    """Runs `step` until it succeeds; yields what `rungs(tries, shortage)` did after each failure.
 
     Raises Exhausted once `rungs` returns None, and at once whatever is not a lack of memory.
     """
     tries = 0
     while True:
-        needed = _failure(step)
-        if isinstance(needed, _Success):
-            return needed.result
+        outcome = _outcome(step)
+        if isinstance(outcome, _Success):
+            return outcome.result
         release(device)
         tries += 1
-        event = rungs(tries, needed)
+        event = rungs(tries, outcome)
         if event is None:
-            raise Exhausted(needed)
+            raise Exhausted(outcome)
         yield event
 
 
@@ -56,15 +64,13 @@ class _Success(Generic[Result]):
         self.result = result
 
 
-def _failure(step: Callable[[], Result]) -> "int | _Success[Result]":
-    """The step's success, or the bytes it was short of. The exception does not outlive this
-    call.
-    """
+def _outcome(step: Callable[[], Result]) -> "Shortage | _Success[Result]":
+    """The step's result, or what it lacked. The exception does not outlive this call."""
     try:
         return _Success(step())
     except PoolFull as full:
-        return full.needed_bytes
+        return Shortage(full.needed_bytes, full.for_hot)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        return 0
+        return Shortage()

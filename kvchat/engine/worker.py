@@ -18,7 +18,6 @@ from kvchat.engine.engine import Engine
 from kvchat.engine.events import Done, Event, Failed, Framed, Prefilled, Request, Token
 from kvchat.errors import KVChatError, ModelError
 from kvchat.models.progress import LoadProgress
-from kvchat.planner.plan import Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +52,6 @@ class Worker:
         self.progress: LoadProgress | None = None
         self._stage: Stage = "loading"
         self.frame: dict[str, Any] | None = None
-        self.snapshot: Snapshot | None = None
         self._thread = threading.Thread(target=self._work, name="kvchat-worker", daemon=True)
         self._thread.start()
 
@@ -129,7 +127,6 @@ class Worker:
         assert self.engine is not None
         try:
             self.frame = self.engine.frame()
-            self.snapshot = self.engine.latest
         except Exception:
             logger.exception("measuring failed")
 
@@ -158,8 +155,6 @@ class Worker:
             self._stage = "decode"
         elif isinstance(event, Framed):
             self.frame = event.frame
-        assert self.engine is not None
-        self.snapshot = self.engine.latest
 
     def _refuse_the_rest(self) -> None:
         error = self.error or ModelError("closing")

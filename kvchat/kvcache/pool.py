@@ -18,11 +18,15 @@ MOST_IDLE_TAILS = 16
 
 
 class PoolFull(Exception):
-    """An allocation would pass the limit. Caught by the guard, which acts on `needed_bytes`."""
+    """An allocation would pass the limit. Caught by the guard, which acts on `needed_bytes`.
 
-    def __init__(self, needed_bytes: int) -> None:
+    `for_hot`: a hot window was wanted, which free places in slabs do not serve.
+    """
+
+    def __init__(self, needed_bytes: int, *, for_hot: bool = False) -> None:
         super().__init__(needed_bytes)
         self.needed_bytes = needed_bytes
+        self.for_hot = for_hot
 
 
 class Pool:
@@ -46,6 +50,7 @@ class Pool:
         self.index = PrefixIndex(geometries, root)
         self.slabs: list[list[Slab]] = [[] for _ in geometries]
         self.hot_bytes = 0
+        self.hot_floor_bytes = 0
         self._ticks = count(1)
 
     # --- bytes -----------------------------------------------------------------------------------
@@ -111,16 +116,18 @@ class Pool:
         return taken
 
     def _grow(self, group: int, num_blocks: int) -> int:
-        """One more slab, of the usual size or as large as the limit allows. Returns its number of
-        blocks.
+        """One more slab of the usual size, near the limit a smaller one: hot windows need room too.
+
+        Returns its number of blocks.
         """
         block_bytes = self.geometries[group].block_bytes
         usual = max(1, min(64, SLAB_BYTES // block_bytes))
         if self.limit_bytes is not None:
-            left = (self.limit_bytes - self.device_bytes) // block_bytes
+            hot = max(self.hot_bytes, self.hot_floor_bytes + self.idle_tail_bytes)
+            left = max(0, self.limit_bytes - self.slab_bytes - hot) // block_bytes
             if left < min(num_blocks, usual):
-                raise PoolFull((min(num_blocks, usual) - max(0, left)) * block_bytes)
-            usual = min(usual, left)
+                raise PoolFull((min(num_blocks, usual) - left) * block_bytes)
+            usual = min(usual, max(num_blocks, left // 4))
         storage = Storage(self.geometries[group], usual, BLOCK_TOKENS, self.device)
         self.slabs[group].append(Slab(group, storage))
         return usual
@@ -161,7 +168,7 @@ class Pool:
         """Memory for the newest tokens of one sequence. Raises PoolFull."""
         needed = num_tokens * self.geometries[group].bytes_per_token
         if self.limit_bytes is not None and self.device_bytes + needed > self.limit_bytes:
-            raise PoolFull(self.device_bytes + needed - self.limit_bytes)
+            raise PoolFull(self.device_bytes + needed - self.limit_bytes, for_hot=True)
         storage = Storage(self.geometries[group], 1, num_tokens, self.device)
         self.hot_bytes += storage.nbytes
         return storage
@@ -186,27 +193,54 @@ class Pool:
     # --- giving up what is idle -------------------------------------------------------------------
 
     def drop_idle(self, needed_bytes: int) -> tuple[int, int]:
-        """Frees idle memory, oldest first and leaves before their parents, until `needed_bytes` are
-        free.
+        """Frees idle memory, oldest first and leaves before their parents, until `needed_bytes`
+        are free for blocks.
 
-        Returns the number of blocks dropped and the bytes that became free (as free places or
-        returned slabs).
+        Returns the number of blocks dropped and the bytes freed (free places, or given back).
         """
-        freed = num_blocks = 0
-        for tail in sorted(self.index.tails, key=lambda one: one.last_used):
-            if freed >= needed_bytes:
-                return num_blocks, freed
-            freed += sum(storage.nbytes for storage in tail.storages)
-            self.drop_tail(tail)
+        num_blocks, freed = 0, self._drop_tails(needed_bytes)
         idle = [block for block in self.index.all() if block.ref_count == 0]
         for block in sorted(idle, key=lambda one: (one.last_used, -one.depth)):
             if freed >= needed_bytes:
                 break
-            self.index.remove(block)
-            self._free(block)
+            self._drop(block)
             freed += self.geometries[block.group].block_bytes
             num_blocks += 1
         return num_blocks, freed
+
+    def drop_idle_slabs(self, needed_bytes: int) -> tuple[int, int]:
+        """Frees idle hot windows, then whole slabs that hold nothing but idle blocks, the least
+        recently used first, until `needed_bytes` went back to the device. Returns as `drop_idle`.
+        """
+        num_blocks, freed = 0, self._drop_tails(needed_bytes)
+        held: dict[Slab, list[Block]] = {}
+        for block in self.index.all():
+            held.setdefault(block.slab, []).append(block)
+        idle = {
+            slab: blocks
+            for slab, blocks in held.items()
+            if len(slab.free) + sum(b.ref_count == 0 for b in blocks) == slab.num_blocks
+        }
+        for slab, blocks in sorted(idle.items(), key=lambda one: max(b.last_used for b in one[1])):
+            if freed >= needed_bytes:
+                break
+            freed += slab.storage.nbytes
+            num_blocks += len(blocks)
+            for block in blocks:
+                self._drop(block)
+        return num_blocks, freed
+
+    def _drop_tails(self, needed_bytes: int) -> int:
+        freed = 0
+        for tail in sorted(self.index.tails, key=lambda one: one.last_used):
+            if freed < needed_bytes:
+                freed += sum(storage.nbytes for storage in tail.storages)
+                self.drop_tail(tail)
+        return freed
+
+    def _drop(self, block: Block) -> None:
+        self.index.remove(block)
+        self._free(block)
 
     def check_integrity(self, held: int | None = None) -> None:
         """Raises AssertionError unless free + idle + live = all places; `held`: live blocks that

@@ -68,7 +68,8 @@ class Sequence:
     def begin(cls, pool: Pool, token_ids: Ids[int], capacity: int) -> "Sequence":
         """A sequence that holds as much of the ids' prefix as the pool still has. Raises PoolFull.
 
-        `capacity`: tokens of the hot window, at least 64 + the prefill chunk.
+        `capacity`: tokens of the hot window, at least 64 + the prefill chunk; less will do where
+        fewer ids than that are left to be read.
         """
         sequence = cls(pool)
         match = pool.index.match(token_ids)
@@ -80,7 +81,8 @@ class Sequence:
         sequence.keys = list(match.keys)
         sequence.token_ids = list(token_ids[: len(match.keys) * BLOCK_TOKENS])
         try:
-            sequence.resize_hot(capacity)
+            left = len(token_ids) - sequence.start
+            sequence.resize_hot(min(capacity, max(BLOCK_TOKENS, left)))
         except BaseException:
             sequence.close(keep_tail=False)
             raise

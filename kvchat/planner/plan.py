@@ -16,9 +16,11 @@ from kvchat.planner.measures import DropIdle, Measure, ShrinkChunk, ShrinkReply,
 
 LEAST_CHUNK = 32
 LEAST_REPLY = 128
-# Turns are left out in steps of about this part of what fits, so that a full chat does not
+# Turns are left out in steps of up to this part of what fits, so that a full chat does not
 # read everything again at every turn.
-CUT_SHARE = 0.25
+CUT_SHARE = 0.375
+# Idle memory is dropped in steps of at least this part of what is allowed beside the weights.
+DROP_PARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def _smaller_chunk(need: Need, reply: int, allowed: int, costs: Costs) -> tuple[
 def cut_turns(need: Need, capacity: int) -> tuple[TurnTokens, ...]:
     """The oldest turns to leave out so that the rest and the whole reply fit, if that can be.
 
-    Cuts fall on multiples of a fixed number of tokens (a power of two near a quarter of what fits),
+    Cuts fall on multiples of a fixed number of tokens (the power of two below CUT_SHARE of what fits),
     counted from the first turn. So the same cut serves many turns, without anything remembered:
     as a chat grows, the cut moves on by one large step and stays there.
     """
@@ -181,17 +183,18 @@ class StepNeed:
     activations.
     """
 
-    new_bytes: int
+    block_bytes: int
     activation_bytes: int
 
 
-def plan_step(need: StepNeed, snapshot: Snapshot, ladder: Sequence[str]) -> tuple[Measure, ...]:
+def plan_step(need: StepNeed, snapshot: Snapshot, ladder: Sequence[str]) -> tuple[DropIdle, ...]:
     """Idle memory that must go so that the next tokens have room; empty where there is room.
 
     Drops a little more than needed, so that a growing text does not ask at each block.
     """
     growth = snapshot.allowed_bytes - snapshot.own_bytes - need.activation_bytes
-    short = need.new_bytes - snapshot.free_block_bytes - growth
+    short = need.block_bytes - snapshot.free_block_bytes - growth
     if short <= 0 or not snapshot.idle_bytes or "drop_idle" not in ladder:
         return ()
-    return (DropIdle(min(snapshot.idle_bytes, max(short, need.new_bytes // 4))),)
+    step = (snapshot.allowed_bytes - snapshot.weight_bytes) // DROP_PARTS
+    return (DropIdle(min(snapshot.idle_bytes, max(short, step))),)

@@ -158,7 +158,7 @@ def test_every_plan_fits_or_names_what_is_short(
     ("pool", "free_blocks", "idle", "dropped"),
     [
         (100, 0, 80, 0),  # 87 MiB left of the budget are enough
-        (150, 0, 80, 33),  # 30 wanted, 10 for activations, 37 left
+        (150, 0, 80, 33),  # 60 wanted, 10 for activations, 37 left
         (150, 40, 80, 0),  # free places serve
         (150, 0, 0, 0),  # nothing idle: the pool's limit and the guard decide
         (150, 0, 5, 5),

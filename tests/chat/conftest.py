@@ -1,0 +1,35 @@
+"""Conversations over a tiny random model, with a real store in an empty folder."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvchat.chat.conversations import Conversations
+from kvchat.settings import resolve
+from tests.tiny import tiny_folder
+
+Start = Callable[..., Conversations]
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder("llama", tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def start(tiny_path: Path, data_dir: Path) -> Iterator[Start]:
+    """Starts the conversations; again after a `close`, on the same data folder."""
+    opened: list[Conversations] = []
+
+    def begin(**flags: object) -> Conversations:
+        while opened:
+            opened.pop().close()
+        usual = {"model": str(tiny_path), "temperature": 0, "max_new_tokens": 12, "headroom": 0}
+        opened.append(Conversations(resolve(flags=usual | flags), data_dir))
+        opened[-1].wait_ready(120)
+        return opened[-1]
+
+    yield begin
+    while opened:
+        opened.pop().close()

@@ -8,6 +8,8 @@ the mask function returns None. The only place that touches transformers' cache 
 registries. Tried on transformers 5.24.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,6 +31,16 @@ def register() -> None:
     """Makes `attn_implementation="kvchat"` known to transformers. Safe to call again."""
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, _mask)
+
+
+@contextmanager
+def use_library_attention(model: Any) -> Iterator[None]:
+    """For comparison: the library's own attention for a while, for its own cache and loop."""
+    model.set_attn_implementation("sdpa")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(NAME)
 
 
 def _mask(*_args: object, use_vmap: bool = False, **_kwargs: object) -> None:

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,8 @@ class Conversations:
 
     def edit(self, chat: str, turn: int, text: str) -> LiveAnswer:
         """Asks something else in that turn's place; what was there stays, as another version."""
+        if not text.strip():
+            raise RequestError("empty_question")
         question = self._question(chat, turn)
         self._refuse_if_busy(chat)
         self._store.fork(chat, question.parent)
@@ -298,13 +301,20 @@ class Conversations:
             try:
                 make()
             except KVChatError as error:
-                fail(live, error)
+                self._give_up(live, error)
             except Exception as error:
                 logger.exception("an answer failed")
                 why = f"{type(error).__name__}: {error}"
-                fail(live, RequestError("step_failed", why=" ".join(why.split())[:200]))
+                self._give_up(live, RequestError("step_failed", why=" ".join(why.split())[:200]))
 
         threading.Thread(target=outermost, name="kvchat-answer", daemon=True).start()
+
+    def _give_up(self, live: LiveAnswer, error: KVChatError) -> None:
+        """Before anything was written: the branch that was to be stays as it was."""
+        if live.chat:
+            with suppress(KVChatError):
+                self._store.drop_empty_fork(live.chat)
+        fail(live, error)
 
     def _told_with_documents(self, engine: Engine, live: LiveAnswer) -> tuple[Told, KeepInChat]:
         """Waits for the documents, then writes the question down with what it brings along."""

@@ -32,7 +32,7 @@ def open_engine(
     settings: Settings,
     data_dir: Path,
     progress: Callable[[LoadProgress], None],
-    cancel: threading.Event,
+    cancel: threading.Event | None,
 ) -> Engine:
     """Raises ModelError, and OutOfMemory with the numbers where one short answer would not fit."""
     device = pick_device()

@@ -138,9 +138,9 @@ def _smaller_chunk(need: Need, reply: int, allowed: int, costs: Costs) -> tuple[
 def cut_turns(need: Need, capacity: int) -> tuple[TurnTokens, ...]:
     """The oldest turns to leave out so that the rest and the whole reply fit, if that can be.
 
-    Cuts fall on multiples of a fixed number of tokens (the power of two below CUT_SHARE of what fits),
-    counted from the first turn. So the same cut serves many turns, without anything remembered:
-    as a chat grows, the cut moves on by one large step and stays there.
+    Cuts fall on multiples of a fixed number of tokens (the power of two below CUT_SHARE of what
+    fits), counted from the first turn. So the same cut serves many turns, without anything
+    remembered: as a chat grows, the cut moves on by one large step and stays there.
     """
     excess = need.prompt_tokens + need.reply_tokens - capacity
     droppable = sum(turn.tokens for turn in need.turns)

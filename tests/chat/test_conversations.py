@@ -194,7 +194,7 @@ def test_more_room_brings_the_turns_back(start: Start) -> None:
 def test_a_question_that_can_never_fit_is_refused_with_numbers(start: Start) -> None:
     conversations, _ = turns_that_fit(start, "What does the memory hold? " * 3, 6)
     chat = conversations.new_chat()
-    live = ended(conversations.ask(chat, "long " * 1000))
+    live = ended(conversations.ask(chat, "long " * 300))
     assert isinstance(live.error, OutOfMemory)
     assert live.error.code == "prompt_over_memory"
     assert live.error.facts["tokens"] > live.error.facts["capacity"] > 0

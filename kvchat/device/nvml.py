@@ -10,6 +10,7 @@ whole card's.
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -37,8 +38,12 @@ class Nvml:
         self._library = library
         self._time_limit_s = time_limit_s
         self.problem: str | None = None if library is not None else "absent"
-        if self.problem is None:
-            self._ask(library.nvmlInit)
+        if self.problem is None and not self._ask(self._begin):
+            self.problem = self.problem or "refuses"
+
+    def _begin(self) -> bool:
+        self._library.nvmlInit()
+        return True
 
     def driver_version(self) -> str | None:
         """None where the library does not answer."""
@@ -66,26 +71,17 @@ class Nvml:
         if self.problem is not None:
             return None
         result: list[Result] = []
-        failed: list[BaseException] = []
 
         def ask() -> None:
-            try:
+            with suppress(self._library.NVMLError, OSError, AttributeError):
                 result.append(call())
-            except _errors(self._library) as error:
-                failed.append(error)
 
         thread = threading.Thread(target=ask, name="nvml", daemon=True)
         thread.start()
         thread.join(self._time_limit_s)
         if thread.is_alive():
             self.problem = "hangs"
-        elif failed and call is getattr(self._library, "nvmlInit", None):
-            self.problem = "refuses"
         return result[0] if result else None
-
-
-def _errors(library: Any) -> tuple[type[BaseException], ...]:
-    return (library.NVMLError, OSError, AttributeError)
 
 
 def _is_sliced(library: Any, handle: Any) -> bool:

@@ -124,8 +124,12 @@ def _is_telling(sentence: str, text: str, num_words: int) -> bool:
     amounts = {_squeezed_amount(one) for one in _AMOUNT.findall(text)}
     if any(_squeezed_amount(one) in amounts for one in _AMOUNT.findall(sentence)):
         return True
-    folded = fold(text)
-    return any(fold(name) in folded for name in _NAME.findall(sentence))
+    return any(_stands_in(fold(name), fold(text)) for name in _NAME.findall(sentence))
+
+
+def _stands_in(name: str, text: str) -> bool:
+    """Whether a name stands in a text by itself: /run does not stand in /var/run."""
+    return re.search(rf"(?<![\w/.-]){re.escape(name)}(?![\w-])", text) is not None
 
 
 def _squeezed_amount(amount: str) -> str:

@@ -15,6 +15,7 @@ from kvchat.documents.terms import (
     asks_for_overview,
     is_cjk,
     points_back,
+    soft_terms,
     terms,
 )
 
@@ -61,6 +62,7 @@ class Index:
         if not words:
             return self._openings(k) if asks_for_overview(question) else []
         hits, whole_weight = self._hits(words)
+        self._add_soft(hits, soft_terms(question))
         best = sorted(hits, key=lambda place: (-hits[place].score, place))[:k]
         if not any(_suits(hits[place], len(words), whole_weight) for place in best):
             return []
@@ -86,6 +88,13 @@ class Index:
                     hit.words += share
         return hits, whole_weight
 
+    def _add_soft(self, hits: dict[int, _Hit], soft: Sequence[str]) -> None:
+        """Half the score of a word, and only for passages that have been hit."""
+        for term in soft:
+            for place, times in self._postings.get(term, ()):
+                if place in hits:
+                    hits[place].score += 0.5 * self._rarity(term) * self._saturated(times, place)
+
     def _rarity(self, term: str) -> float:
         """Inverse document frequency; a term that stands nowhere is as rare as can be."""
         found = len(self._postings.get(term, ()))
@@ -110,6 +119,11 @@ def _suits(hit: _Hit, num_words: int, whole_weight: float) -> bool:
     if hit.words < 1.5:
         return share >= 0.6
     return share >= 0.4 or hit.words >= 0.5 * num_words
+
+
+def asks_something(question: str) -> bool:
+    """Whether a question has content, so that finding nothing for it is worth saying."""
+    return bool(asked_terms(question))
 
 
 def follow_up(question: str, earlier_questions: Sequence[str]) -> str:

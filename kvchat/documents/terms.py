@@ -20,7 +20,8 @@ _CJK = (
 )
 _CJK_RUN = re.compile(f"[{_CJK}]+")
 _LINE_INSIDE = re.compile(f"(?<=[{_CJK}])\n(?=[{_CJK}])")
-_RUN = re.compile(f"[{_CJK}]+|/?[^\\W{_CJK}]+(?:[-./:@+#'’&][^\\W{_CJK}]+)*")
+_JOINT = "(?:[-./:@+#'’&]|,(?=[0-9]{3}\\b))"
+_RUN = re.compile(f"[{_CJK}]+|/?[^\\W{_CJK}]+(?:{_JOINT}[^\\W{_CJK}]+)*")
 _PART = re.compile(r"[^\W_]+")
 _OPENS_BACK = re.compile(r"(and|but|or|what about|how about|why|more|그럼|그리고)\b")
 
@@ -61,8 +62,14 @@ def asked_terms(question: str) -> list[list[str]]:
     return [one for one in found if one]
 
 
+def soft_terms(question: str) -> list[str]:
+    """Words that may help to find a place, but whose absence says nothing: come, keep, use."""
+    runs = (run for run in _words(question) if run in _listed("soft"))
+    return [term for run in runs for term in _terms_of_run(run)]
+
+
 def _is_silent(word: str) -> bool:
-    silent = _listed("stop", "korean_stop", "korean_endings", "small_talk", "overview")
+    silent = _listed("stop", "soft", "korean_stop", "korean_endings", "small_talk", "overview")
     return word in silent or all(part in silent for part in _PART.findall(word))
 
 
@@ -90,8 +97,13 @@ def _terms_of_run(run: str) -> Iterator[str]:
         yield from (run[i : i + 2] for i in range(max(len(run) - 1, 1)))
         return
     parts = _PART.findall(run)
+    if all(part.isdecimal() for part in parts):  # 3.0 is no 3, and 1,160 is 1160
+        yield run.strip("/").replace(",", "")
+        return
     if len(parts) > 1:
         yield run.strip("/")
+    elif run.startswith("/"):  # /run is another place than /var/run
+        yield run
     yield from map(stem, parts)
 
 

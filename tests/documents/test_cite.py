@@ -95,6 +95,14 @@ def test_only_the_page_that_says_it_best_is_matched():
     ]
 
 
+def test_a_path_is_not_found_inside_a_longer_one():
+    cited = [
+        Citation("s", "a.pdf", 1, None, "Lock files are placed in /var/run or /srv/run.", "given"),
+        Citation("s", "a.pdf", 2, None, "Lock files are placed in /run.", "given"),
+    ]
+    assert pages_matched("The files are placed in /run.", cited) == [2]
+
+
 def test_of_a_whole_document_the_best_pages_are_cited():
     cited = best_pages(DOCUMENT, "Where must PID files be placed?")
     assert cited[0].page == 1

@@ -31,6 +31,12 @@ def test_passages_name_their_pages_and_documents():
         ("one.pdf", ""), ("", "1"), ("", "2"), ("two.pdf", ""), ("", "1"),
     ]  # fmt: skip
     assert fenced.count("</document>") == 2
+
+
+def test_where_no_passage_suits_that_is_said():
+    fenced = fence_passages([], {"s": "one.pdf", "t": "two.pdf"})
+    assert fenced.count("nothing in it suits the question") == 2
+    assert fenced.count("</document>") == 2
     assert fence_passages([], {}) == ""
 
 

@@ -40,7 +40,9 @@ from kvchat.arch.spec import LayerSpec, ModelSpec
 
 _BLOCK_TOKENS = 64
 _FP32_BYTES = 4
-_FP64_BYTES = 8
+# A token of the vocabulary when all of it is sorted, on the CPU: score, weight, place, the weight in
+# its order twice over, sum, difference.
+_SAMPLING_BYTES = 4 + 4 + 8 + (4 + 8) + 8 + 8 + 4
 
 
 def activation_bytes(
@@ -61,8 +63,7 @@ def activation_bytes(
     kinds = {layer.kind for layer in spec.layers}
     widest = max((layer.key_dim for layer in spec.layers), default=0)
     whole = chunk * (3 * hidden * b + 16 + 2 * widest * b * len(kinds)) + _gathered(reading)
-    # Sampling sorts in fp64 on the CPU: scores, weights, sorted, ids, sums, differences.
-    sampling = 6 * _FP64_BYTES if device_type == "cpu" else _FP32_BYTES
+    sampling = _SAMPLING_BYTES if device_type == "cpu" else _FP32_BYTES
     return whole + max(
         chunk * hidden * (2 * _FP32_BYTES + b),
         max((_mixer(reading, layer) for layer in set(spec.layers)), default=0),

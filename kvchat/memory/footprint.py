@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
-from kvchat.arch.spec import ModelSpec
+from kvchat.arch.spec import LayerSpec, ModelSpec
 from kvchat.memory.activations import activation_bytes as activation_bytes
 from kvchat.units import format_size
 from kvchat.wording import Language, say
@@ -20,6 +20,8 @@ BLOCK_TOKENS = 64
 # Bits of a stored value. `fp` is as computed: 16 or 32, by the dtype.
 FORMAT_BITS = {"int8": 8, "int6": 6, "int5": 5, "int4": 4, "int2": 2}
 FORMATS = ("fp", *FORMAT_BITS)
+# What this version can hold; the rest is arithmetic.
+RUNNABLE = ("fp",)
 # Integer formats keep one fp16 scale for each token and head.
 SCALE_BYTES = 2
 
@@ -68,8 +70,8 @@ def kv_bytes(spec: ModelSpec, num_tokens: int, key_bits: float, value_bits: floa
 
         tokens held * kv_heads * (key_dim * key_bits + value_dim * value_bits) / 8
 
-    A sliding layer holds its window at most; a layer that shares another's KV holds none. Recurrent
-    states do not grow with the text and are counted by `recurrent_bytes`.
+    A sliding layer holds its window at most; a layer that shares another's KV holds none; a
+    recurrent layer's states do not grow with the text and are not in it.
     """
     bits = sum(
         layer.tokens_held(num_tokens)
@@ -81,24 +83,8 @@ def kv_bytes(spec: ModelSpec, num_tokens: int, key_bits: float, value_bits: floa
     return ceil(bits / 8)
 
 
-def stored_kv_bytes(
-    spec: ModelSpec, num_tokens: int, key_format: str, value_format: str, dtype_bytes: int
-) -> int:
-    """KV of n tokens as it is stored: with scales, and whole bytes for each token and head."""
-    return sum(
-        layer.tokens_held(num_tokens)
-        * layer.num_kv_heads
-        * (
-            vector_bytes(layer.key_dim, key_format, dtype_bytes)
-            + vector_bytes(layer.value_dim, value_format, dtype_bytes)
-        )
-        for layer in spec.layers
-        if layer.values_per_token
-    )
-
-
 def vector_bytes(dim: int, kv_format: str, dtype_bytes: int) -> int:
-    """One token's key or value of one head: dim * bits / 8, and its scale."""
+    """One token's key or value of one head: dim * bits / 8 in whole bytes, and its scale."""
     if kv_format == "fp":
         return dim * dtype_bytes
     return ceil(dim * FORMAT_BITS[kv_format] / 8) + SCALE_BYTES
@@ -109,78 +95,98 @@ def block_bytes(spec: ModelSpec, group: tuple[int, ...], dtype_bytes: int) -> in
     return BLOCK_TOKENS * sum(spec.layers[i].values_per_token for i in group) * dtype_bytes
 
 
-def recurrent_bytes(spec: ModelSpec) -> int:
-    """States of all recurrent layers, at any length of text."""
-    return sum(layer.recurrent_bytes for layer in spec.layers)
+# --- how a text is held -----------------------------------------------------------------------
 
 
-def hot_window_tokens(key_format: str, value_format: str) -> int:
-    """The newest tokens kept as computed beside the blocks: 64 + R (DESIGN: R = 64 for int8, 256
-    below).
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """How a text is read and kept: the chunk, the formats of its blocks, the dtype, the device."""
+
+    chunk_tokens: int = 512
+    key_format: str = "fp"
+    value_format: str = "fp"
+    dtype_bytes: int = 2
+    device_type: str = "cuda"
+
+    @property
+    def hot_tokens(self) -> int:
+        """The newest tokens, kept as computed: 64 + R, R being 64 for int8 and 256 for less."""
+        least = min(FORMAT_BITS.get(one, 16) for one in (self.key_format, self.value_format))
+        return BLOCK_TOKENS + (0 if least > 8 else 64 if least == 8 else 256)
+
+    def token_bytes(self, layer: LayerSpec) -> int:
+        """One token of one layer, as its blocks store it."""
+        key = vector_bytes(layer.key_dim, self.key_format, self.dtype_bytes)
+        value = vector_bytes(layer.value_dim, self.value_format, self.dtype_bytes)
+        return layer.num_kv_heads * (key + value)
+
+
+def paged_layers(spec: ModelSpec) -> tuple[LayerSpec, ...]:
+    """Layers whose KV lies in blocks. Latent and recurrent ones and those whose KV other layers
+    read as well stay the library's own: always as computed, whatever the formats.
     """
-    least = min(FORMAT_BITS.get(one, 16) for one in (key_format, value_format))
-    return BLOCK_TOKENS + (0 if least > 8 else 64 if least == 8 else 256)
+    lent = {layer.shares_with for layer in spec.layers}
+    return tuple(
+        layer
+        for i, layer in enumerate(spec.layers)
+        if layer.kind in ("full", "sliding") and layer.values_per_token and i not in lent
+    )
 
 
-def workspace_bytes(
-    spec: ModelSpec, chunk_tokens: int, key_format: str, value_format: str, dtype_bytes: int
-) -> int:
-    """The hot window with the chunk in flight, and the copy of recurrent states that lets a step
-    be undone.
-    """
-    tokens = hot_window_tokens(key_format, value_format) + chunk_tokens
-    values = sum(layer.values_per_token for layer in spec.layers)
-    return tokens * values * dtype_bytes + recurrent_bytes(spec)
-
-
-# --- the whole --------------------------------------------------------------------------------
+def tokens_in_blocks(layer: LayerSpec, num_tokens: int, chunk_tokens: int) -> int:
+    """Tokens in whole blocks of 64: all, or those of ceil((window + chunk) / 64) + 1 blocks."""
+    num_blocks = num_tokens // BLOCK_TOKENS
+    if layer.window is not None:
+        num_blocks = min(num_blocks, -(-(layer.window + chunk_tokens) // BLOCK_TOKENS) + 1)
+    return num_blocks * BLOCK_TOKENS
 
 
 def footprint_of(
-    spec: ModelSpec,
-    num_tokens: int,
-    chunk_tokens: int,
-    formats: tuple[str, str] = ("fp", "fp"),
-    dtype_bytes: int = 2,
-    headroom: int = 0,
-    device_type: str = "cuda",
+    spec: ModelSpec, num_tokens: int, holding: Holding, headroom: int = 0
 ) -> Footprint:
-    """Everything for a text of n tokens, read in chunks, its KV stored as (key format, value
-    format).
+    """Everything on the device when a text of n tokens has just been read.
+
+    weights        as the spec says
+    kv_device      blocks of every paged layer; the library's own layers twice, since they grow by
+                   copying and their states are copied before each step, so that it can be undone
+    activations    see activations.py
+    workspace      the hot window and the chunk in flight, of every paged layer, as computed
     """
-    chunk = min(chunk_tokens, max(1, num_tokens))
-    kv = stored_kv_bytes(spec, num_tokens, *formats, dtype_bytes)
+    chunk = min(holding.chunk_tokens, max(1, num_tokens))
+    paged = paged_layers(spec)
+    in_blocks = sum(
+        tokens_in_blocks(layer, num_tokens, chunk) * holding.token_bytes(layer) for layer in paged
+    )
+    bits = holding.dtype_bytes * 8
+    own = kv_bytes(spec, num_tokens, bits, bits) - sum(
+        layer.tokens_held(num_tokens) * layer.values_per_token * holding.dtype_bytes
+        for layer in paged
+    )
+    per_token = sum(layer.values_per_token for layer in paged) * holding.dtype_bytes
     return Footprint(
         weights=spec.weight_bytes,
-        kv_device=kv + recurrent_bytes(spec),
+        kv_device=in_blocks + 2 * (own + sum(layer.recurrent_bytes for layer in spec.layers)),
         kv_host=0,
         kv_disk=0,
-        activations=activation_bytes(spec, chunk, max(1, num_tokens), dtype_bytes, device_type),
-        workspace=workspace_bytes(spec, chunk, *formats, dtype_bytes),
+        activations=activation_bytes(
+            spec, chunk, max(1, num_tokens), holding.dtype_bytes, holding.device_type
+        ),
+        workspace=(holding.hot_tokens + chunk) * per_token,
         headroom=headroom,
     )
 
 
-def largest_context(
-    spec: ModelSpec,
-    usable_bytes: int,
-    chunk_tokens: int,
-    formats: tuple[str, str] = ("fp", "fp"),
-    dtype_bytes: int = 2,
-) -> int:
-    """The most tokens whose footprint is within `usable_bytes`: the exact inverse of
-    `footprint_of`.
+def largest_context(spec: ModelSpec, usable_bytes: int, holding: Holding) -> int:
+    """The most tokens whose footprint is within `usable_bytes`: the inverse of `footprint_of`,
+    exact.
 
-    At most what the model can read; 0 where not even one token fits. Footprints grow with the
-    text, so halving finds the very last token that fits.
+    At most what the model can read; 0 where not even one token fits. A footprint never shrinks as
+    the text grows, so halving finds the very last token that fits.
     """
-
-    def fits(num_tokens: int) -> bool:
-        return (
-            footprint_of(spec, num_tokens, chunk_tokens, formats, dtype_bytes).total <= usable_bytes
-        )
-
-    return last_that_fits(fits, spec.max_positions)
+    return last_that_fits(
+        lambda tokens: footprint_of(spec, tokens, holding).total <= usable_bytes,
+        spec.max_positions,
+    )
 
 
 def last_that_fits(fits: Callable[[int], bool], most: int) -> int:

@@ -12,15 +12,15 @@ from kvchat.memory.footprint import (
     BLOCK_TOKENS,
     FORMATS,
     Footprint,
+    Holding,
     block_bytes,
     footprint_of,
-    hot_window_tokens,
     kv_bytes,
     largest_context,
-    recurrent_bytes,
-    stored_kv_bytes,
+    paged_layers,
     vector_bytes,
 )
+from kvchat.planner.costs import Costs
 from kvchat.units import GIB
 from kvchat.wording import LANGUAGES
 from tests.arch.models import CONFIGS, config_json
@@ -59,7 +59,7 @@ def test_head_sizes_that_are_no_multiple_of_a_group_take_whole_bytes(dim: int):
 
 def test_keys_and_values_have_formats_of_their_own():
     layer = LayerSpec("full", 2, 64, 32)
-    assert stored_kv_bytes(spec_of(layer), 10, "int8", "int4", 2) == 10 * 2 * (66 + 18)
+    assert Holding(key_format="int8", value_format="int4").token_bytes(layer) == 2 * (66 + 18)
     assert kv_bytes(spec_of(layer), 10, 8, 4) == 10 * 2 * (64 + 16)
 
 
@@ -72,8 +72,24 @@ def test_layers_hold_what_their_kind_holds():
     per_token = 2 * 32 * 2
     assert kv_bytes(spec, 50, 16, 16) == per_token * 3 * 50
     assert kv_bytes(spec, 1000, 16, 16) == per_token * (1000 + 100 + 1000)
-    assert recurrent_bytes(spec) == 570
-    assert footprint_of(spec, 50, 64).kv_device == kv_bytes(spec, 50, 16, 16) + 570
+    assert paged_layers(spec) == (sliding, hybrid)
+    # 15 blocks of the hybrid layer, 100 + 28 tokens in 3 blocks of the sliding one, and twice the
+    # lent layer's KV and all states.
+    found = footprint_of(spec, 960, Holding(chunk_tokens=28)).kv_device
+    assert found == per_token * (960 + 3 * 64) + 2 * (per_token * 960 + 570)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 63, 64, 65, 1000, 4096])
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_plan_and_engine_count_the_same(kind: str, num_tokens: int):
+    """What `plan` shows before loading is what the planner allows after it, to the byte."""
+    spec = spec_from_config(config_json(kind), name=kind, dtype_bytes=4)
+    costs = Costs(spec, geometries(spec, torch.float32), 4, spec.weight_bytes)
+    planned = footprint_of(spec, num_tokens, Holding(256, dtype_bytes=4))
+    in_engine = costs.footprint(num_tokens, 256)
+    assert planned.kv_device == in_engine.kv_device
+    assert planned.workspace == in_engine.workspace
+    assert planned.weights == in_engine.weights
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -86,10 +102,16 @@ def test_a_block_takes_what_torch_allocates_for_it(kind: str, dtype: torch.dtype
 
 
 def test_the_hot_window_is_wider_where_more_is_lost():
-    assert hot_window_tokens("fp", "fp") == 64
-    assert hot_window_tokens("int8", "fp") == 128
-    assert hot_window_tokens("int8", "int8") == 128
-    assert hot_window_tokens("int6", "int4") == 320
+    assert Holding().hot_tokens == 64
+    assert Holding(key_format="int8").hot_tokens == 128
+    assert Holding(key_format="int8", value_format="int8").hot_tokens == 128
+    assert Holding(key_format="int6", value_format="int4").hot_tokens == 320
+
+
+def test_formats_do_not_touch_what_is_not_in_blocks():
+    latent = spec_of(LayerSpec("latent", 1, 64, 16, work_values=400))
+    narrow = Holding(key_format="int4", value_format="int4")
+    assert footprint_of(latent, 1000, narrow) == footprint_of(latent, 1000, Holding())
 
 
 def test_host_and_disk_are_not_on_the_device():
@@ -119,31 +141,36 @@ layers = st.sampled_from(
 @given(
     st.lists(layers, min_size=1, max_size=8),
     st.integers(0, 3_000_000),
-    st.sampled_from([16, 512]),
-    st.tuples(st.sampled_from(FORMATS), st.sampled_from(FORMATS)),
-    st.sampled_from([2, 4]),
+    st.builds(
+        Holding,
+        chunk_tokens=st.sampled_from([16, 512]),
+        key_format=st.sampled_from(FORMATS),
+        value_format=st.sampled_from(FORMATS),
+        dtype_bytes=st.sampled_from([2, 4]),
+        device_type=st.sampled_from(["cpu", "cuda"]),
+    ),
 )
 @settings(max_examples=300, deadline=None)
 def test_the_largest_context_is_the_last_one_that_fits(
-    chosen: list[LayerSpec],
-    usable: int,
-    chunk: int,
-    formats: tuple[str, str],
-    dtype_bytes: int,
+    chosen: list[LayerSpec], usable: int, holding: Holding
 ):
     spec = spec_of(*chosen, max_positions=5000)
-    found = largest_context(spec, usable, chunk, formats, dtype_bytes)
+    found = largest_context(spec, usable, holding)
     assert 0 <= found <= spec.max_positions
-
-    def total(num_tokens: int) -> int:
-        return footprint_of(spec, num_tokens, chunk, formats, dtype_bytes).total
-
     if found:
-        assert total(found) <= usable
+        assert footprint_of(spec, found, holding).total <= usable
     if found < spec.max_positions:
-        assert total(found + 1) > usable
+        assert footprint_of(spec, found + 1, holding).total > usable
+
+
+@given(st.lists(layers, min_size=1, max_size=8), st.integers(1, 4000), st.integers(0, 1000))
+@settings(max_examples=200, deadline=None)
+def test_a_longer_text_never_takes_less(chosen: list[LayerSpec], shorter: int, more: int):
+    spec = spec_of(*chosen)
+    one, two = (footprint_of(spec, n, Holding(64)).total for n in (shorter, shorter + more))
+    assert one <= two
 
 
 def test_nothing_fits_beside_weights_that_do_not():
     spec = spec_of(LayerSpec("full", 2, 64, 64), weight_bytes=10**9)
-    assert largest_context(spec, 10**9, 512) == 0
+    assert largest_context(spec, 10**9, Holding()) == 0

@@ -72,6 +72,10 @@ class Calls:
         self._following.leave(text_of(sent, "tab"))
         return {}
 
+    def slower(self, sent: Any) -> dict[str, Any]:
+        self._following.slower(text_of(sent, "tab"))
+        return {}
+
     def source(self, sent: Any) -> dict[str, Any]:
         """The texts of a turn as they were written, for copying and editing."""
         turn = sent.get("turn") if isinstance(sent, dict) else None

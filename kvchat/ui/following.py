@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from kvchat.chat.conversations import Conversations
 
 Shown = tuple[list[dict[str, str]], dict[str, Any]]
+# What is shown stays: gradio sends the last thing that was yielded once more when a generator ends,
+# which by then would be a chat that the tab has left.
+UNCHANGED = None
 
 # At most eight updates a second, five where many turns are drawn (UI.md 2.3: 29 to 60 ms each).
 _PAUSE_S, _LONG_PAUSE_S, _MANY_TURNS = 0.125, 0.2, 10
+_LONGEST_PAUSE_S = 1.0
 _MOST_TABS = 512
 
 
@@ -35,18 +39,27 @@ class Following:
         self._conversations = conversations
         self._lang = lang
         self._wishes: OrderedDict[str, int] = OrderedDict()
+        self._pauses_s: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def leave(self, tab: str) -> int:
         """Ends what the tab follows; the number names the tab's newest wish."""
         with self._lock:
+            self._pauses_s.pop(tab, None)
             wish = self._wishes.pop(tab, 0) + 1
             self._wishes[tab] = wish
             while len(self._wishes) > _MOST_TABS:
-                self._wishes.popitem(last=False)
+                self._pauses_s.pop(self._wishes.popitem(last=False)[0], None)
             return wish
 
-    def show(self, asked: Asked) -> Iterator[Shown]:
+    def slower(self, tab: str) -> None:
+        """Half as many updates: the tab falls behind, and gradio queues them all."""
+        with self._lock:
+            if tab in self._wishes:
+                pause_s = 2 * self._pauses_s.get(tab, _PAUSE_S)
+                self._pauses_s[tab] = min(pause_s, _LONGEST_PAUSE_S)
+
+    def show(self, asked: Asked) -> Iterator[Shown | None]:
         """Does what was asked, then shows the chat until the answer in it is complete."""
         wish = self.leave(asked.tab)
         try:
@@ -61,16 +74,21 @@ class Following:
 
     def _follow(
         self, asked: Asked, wish: int, chat: str, live: LiveAnswer | None
-    ) -> Iterator[Shown]:
+    ) -> Iterator[Shown | None]:
         seen = -1
-        while self._wishes.get(asked.tab) == wish:
+        while True:
             drawn_s = time.monotonic()
             is_final = live is None or live.status in ENDED  # before reading, so the last is whole
-            yield self._drawn(chat, live, asked.shown)
+            drawn = self._drawn(chat, live, asked.shown)
+            if self._wishes.get(asked.tab) != wish:
+                yield UNCHANGED
+                return
+            yield drawn
             if live is None or is_final:
                 return
             seen = live.wait_change(seen, 1.0)
-            pause_s = _LONG_PAUSE_S if live.turn > _MANY_TURNS else _PAUSE_S
+            usual_s = _LONG_PAUSE_S if live.turn > _MANY_TURNS else _PAUSE_S
+            pause_s = max(usual_s, self._pauses_s.get(asked.tab, 0.0))
             time.sleep(max(0.0, drawn_s + pause_s - time.monotonic()))
 
     def _do(self, asked: Asked) -> tuple[str | None, LiveAnswer | None]:

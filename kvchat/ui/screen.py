@@ -12,8 +12,9 @@ import gradio as gr
 from kvchat.errors import RequestError
 from kvchat.ui.asked import read_asked
 from kvchat.ui.calls import Calls
-from kvchat.ui.following import Following, Shown
+from kvchat.ui.following import UNCHANGED, Following
 from kvchat.ui.markup import LATEX
+from kvchat.ui.transcript import notes
 from kvchat.ui.words import problem
 from kvchat.wording import Language, say
 
@@ -30,13 +31,14 @@ def build_ui(conversations: "Conversations", lang: Language) -> gr.Blocks:
     following = Following(conversations, lang)
     calls = Calls(conversations, following, lang).all()
 
-    def act(event: gr.EventData) -> Iterator[Shown]:
+    def act(event: gr.EventData) -> Iterator[Any]:
         try:
             asked = read_asked(event._data)
         except RequestError as error:
-            yield [], {"chat": None, "turns": [], "problem": problem(error, lang)}
+            yield [], notes(None, (), None, lang, 0) | {"problem": problem(error, lang)}
             return
-        yield from following.show(asked)
+        for shown in following.show(asked):
+            yield (gr.skip(), gr.skip()) if shown is UNCHANGED else shown
 
     screen = gr.Blocks(title=say("ui.title", lang), fill_width=True)
     with screen:

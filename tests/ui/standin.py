@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from kvchat.chat.answer import LiveAnswer
+from kvchat.chat.answer import ENDED, LiveAnswer
 from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
 from kvchat.errors import DocumentError, KVChatError, RequestError, SettingsError
 from kvchat.settings import SCHEMA, Settings, changed
@@ -82,8 +82,8 @@ class StandIn:
     def _stage(self) -> str:
         if time.monotonic() - self._begun_s < self._load_s:
             return "loading"
-        live = [c.live for c in self._chats.values() if c.live]
-        busy = [one.status for one in live if one.status in ("prefill", "decode")]
+        live = [chat.live for chat in list(self._chats.values())]
+        busy = [one.status for one in live if one and one.status in ("prefill", "decode")]
         return busy[0] if busy else "ready"
 
     def status(self) -> dict[str, Any]:
@@ -268,7 +268,8 @@ class StandIn:
             live.stop()
 
     def live(self, chat: str) -> LiveAnswer | None:
-        return self._chat(chat).live
+        live = self._chat(chat).live
+        return None if live is None or live.status in ENDED else live
 
     # Documents
 
@@ -331,8 +332,8 @@ class StandIn:
 
     def _begin(self, chat: str, before: Node, node: Node) -> LiveAnswer:
         here = self._chat(chat)
-        if here.live:
-            raise RequestError("ui_request")
+        if self.live(chat):
+            raise RequestError("answer_under_way")
         before.children.append(node)
         before.chosen = len(before.children) - 1
         here.updated_at_s = time.time()
@@ -355,7 +356,6 @@ class StandIn:
         node.citations, live.finish_reason = live.citations, reason
         done = {"type": "done", "text": live.text, "figures": live.figures, "finish_reason": reason}
         live.add(done, "stopped" if reason == "cancelled" else "done")
-        here.live = None
 
     def _speak(self, node: Node, live: LiveAnswer, words: list[str], begun_s: float) -> str:
         first_s, reason, spoken = time.monotonic(), "stop", 0

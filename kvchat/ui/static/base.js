@@ -25,8 +25,8 @@
     );
 
   // Numbers, as kvchat/units.py writes them
-  K.number = (value, digits = 0) =>
-    value.toLocaleString(K.lang, { maximumFractionDigits: digits, minimumFractionDigits: digits });
+  const formats = [0, 1, 2].map((digits) => new Intl.NumberFormat(K.lang, { maximumFractionDigits: digits, minimumFractionDigits: digits }));
+  K.number = (value, digits = 0) => formats[digits].format(value);
   K.size = (bytes) => {
     const size = Math.abs(bytes);
     if (size >= 2 ** 30) return `${(bytes / 2 ** 30).toFixed(2)} GiB`;
@@ -104,12 +104,22 @@
   K.hear = (notes) => {
     if (!notes || typeof notes !== "object") return;
     if (K.chat === null && isNew && notes.chat) K.adopt(notes.chat);
-    if (notes.chat !== K.chat && notes.chat !== null) return;
+    if (K.chat !== null && notes.chat === null && notes.problem) K.adopt(null); // it is gone
+    if (notes.chat !== K.chat) {
+      if (notes.chat) again(); // a chat that was left was drawn over this one
+      return;
+    }
     K.notes = notes;
     K.emit("notes", notes);
   };
+  let waiting = 0;
+  const again = () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => K.act("open"), 100);
+  };
   K.adopt = (chat) => {
     isNew = false;
+    K.emit("adopt", chat);
     K.chat = chat;
     history.replaceState(null, "", K.address(chat));
     K.emit("chat", chat);
@@ -132,8 +142,22 @@
   );
 
   K.copy = async (text, button) => {
-    await navigator.clipboard.writeText(text);
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      copyByHand(text); // no permission, or a page that is not on this computer
+    }
     button?.classList.add("kv-done");
     setTimeout(() => button?.classList.remove("kv-done"), 1200);
+  };
+  const copyByHand = (text) => {
+    const area = K.el("textarea", { style: "position:fixed;opacity:0" });
+    area.value = text;
+    const focused = document.activeElement;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+    focused?.focus();
   };
 })();

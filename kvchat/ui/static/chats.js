@@ -73,16 +73,18 @@
       K.open(row.id);
     });
     item.append(open, K.el("span", { class: "kv-chat-tools" },
-      K.button("ui.rename", "pencil", () => rename(item, row), { class: "kv-tool" }),
-      K.button("ui.delete", "trash", () => confirmDelete(item, row), { class: "kv-tool" })));
+      K.button("ui.rename_chat", "pencil", () => rename(item, row), { class: "kv-tool" }),
+      K.button("ui.delete_chat", "trash", () => confirmDelete(item, row), { class: "kv-tool" })));
     return item;
   };
 
   const rename = (item, row) => {
-    const name = K.el("input", { type: "text", class: "kv-rename", value: titleOf(row), maxlength: "120", "aria-label": K.say("ui.rename") });
+    const name = K.el("input", { type: "text", class: "kv-rename", value: titleOf(row), maxlength: "120", "aria-label": K.say("ui.rename_chat") });
     const form = K.el("form", { class: "kv-chat-form" }, name);
+    let finished = false;
     const done = async (save) => {
-      if (!form.isConnected) return;
+      if (finished) return; // taking the form away takes the focus from it, which ends it as well
+      finished = true;
       const title = name.value.trim();
       form.remove();
       if (save && title && title !== row.title) await K.call("rename", { chat: row.id, title });

@@ -20,6 +20,16 @@
     K.grow(box, 240);
     K.emit("typed");
   };
+  // A chat that was new has got its name: what is being written goes along.
+  const move = (chat) => {
+    const text = box.value;
+    try {
+      localStorage.removeItem(draftKey());
+      if (text) localStorage.setItem(`kvchat.draft.${chat ?? "new"}`, text);
+    } catch {
+      // no storage, no draft
+    }
+  };
   K.grow = (area, most) => {
     area.style.height = "auto";
     area.style.height = `${Math.min(area.scrollHeight, most)}px`;
@@ -38,6 +48,7 @@
     const draw = () => {
       K.show(stop, busy());
       K.show(send, !busy());
+      if (!busy()) stop.disabled = false;
       send.disabled = !box.value.trim();
     };
     form.addEventListener("submit", (event) => {
@@ -60,6 +71,7 @@
       draw();
     });
     K.on("typed", draw);
+    K.on("adopt", move);
     K.on("chat", restore);
     K.on("focus", () => box.focus());
     K.on("notes", (notes) => {
@@ -88,8 +100,11 @@
     K.emit("typed");
     box.focus();
   };
+  // A step that is being computed is finished first; until then the button shows that it was heard.
   K.stop = () => {
-    if (busy() && K.chat) K.call("stop", { chat: K.chat });
+    if (!busy() || !K.chat) return;
+    document.querySelector(".kv-stop").disabled = true;
+    K.call("stop", { chat: K.chat });
   };
   const drawProblem = (card, problem) => {
     K.show(card, Boolean(problem));
@@ -124,7 +139,6 @@
     return row;
   };
 
-  // New text is followed to the bottom unless the person has scrolled up to read.
   K.follow = () => {
     const log = document.querySelector("#kv-chat [role=log]");
     if (log) log.scrollTop = log.scrollHeight;

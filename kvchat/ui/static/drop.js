@@ -31,7 +31,10 @@
       return;
     }
     const found = await K.call("add_document", { chat: K.chat, path, name: file.name });
-    if (found.chat && K.chat === null) K.adopt(found.chat);
+    if (found.chat && K.chat === null) {
+      K.adopt(found.chat);
+      K.act("open");
+    }
     if (found.error) failures.push({ name: file.name, ...found.error });
   };
 

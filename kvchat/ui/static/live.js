@@ -42,6 +42,19 @@
     }
     wasHidden = document.hidden;
   });
+  // A page that falls behind while an answer streams in asks for fewer updates: they would pile up.
+  const BEAT_MS = 300;
+  let late = 0;
+  const beat = (due) => {
+    const lag = performance.now() - due;
+    late = K.notes.live && !document.hidden && lag > BEAT_MS ? late + 1 : 0;
+    if (late > 1) {
+      late = 0;
+      K.call("slower", { tab: K.tab });
+    }
+    setTimeout(beat, BEAT_MS, performance.now() + BEAT_MS);
+  };
+  beat(performance.now());
   addEventListener("pagehide", close);
   addEventListener("pageshow", (event) => event.persisted && open());
   open();

@@ -1,0 +1,61 @@
+// The figures under a reply: what the cache holds of the turn now, and what the answer took.
+(() => {
+  const K = window.kvchat;
+  K.figuresLine = (turn) => K.el("div", { class: "kv-figures", id: `kv-figures-${turn}` }, K.el("span", { class: "kv-chip" }), K.el("span", { class: "kv-speed" }));
+  K.drawFigures = () => {
+    const held = new Map(K.turnsOf(K.frame).map((span) => [span.turn, span]));
+    const notes = new Map(K.notes.turns.map((note) => [note.turn, note]));
+    for (const line of document.querySelectorAll(".kv-figures")) {
+      const note = notes.get(Number(line.id.split("-").at(-1)));
+      if (!note) continue;
+      const span = held.get(note.turn);
+      const live = K.isLive(note.turn);
+      const key = live ? null : [span?.tokens, span?.bytes, span?.tier, Object.keys(span?.formats ?? {}), note.figures?.reply_tokens].join();
+      if (!live && line.kvKey === key) continue; // most turns are as they were
+      line.kvKey = key;
+      const [chip, speed] = line.children;
+      chip.style.setProperty("--kv-tone", K.fill(span?.formats ?? note.figures?.formats));
+      K.put(chip, chipOf(note, span));
+      K.put(speed, live ? progressOf() : tookOf(note.figures));
+      K.show(chip, Boolean(chip.textContent));
+    }
+  };
+  const chipOf = (note, span) => {
+    if (!span && !note.figures) return "";
+    const name = K.say("ui.bar.turn", { turn: note.turn });
+    if (!span) return `${name} · ${K.say("ui.figures.not_held")}`;
+    const formats = Object.entries(span.formats ?? {}).filter(([, bytes]) => bytes > 0);
+    const parts = [name, K.say("ui.figures.tokens", { tokens: span.tokens ?? 0 }), K.size(span.bytes ?? 0), formats.map(([format]) => K.format(format)).join(" + ")];
+    if (span.tier && span.tier !== "device") parts.push(K.say(`ui.tier.${span.tier}`));
+    return parts.filter(Boolean).join(" · ");
+  };
+  const progressOf = () => {
+    const { status } = K.notes.live;
+    const rate = status === "decode" && pace.rate ? K.say("ui.figures.rate", { rate: K.number(pace.rate, 1) }) : "";
+    return [K.say(`ui.live.${status}`), rate].filter(Boolean).join(" · ");
+  };
+  const tookOf = (made) => {
+    if (!made) return "";
+    const parts = [K.say("ui.figures.reused", { tokens: made.reused_tokens, of: made.prompt_tokens })];
+    if (made.reply_tokens) parts.push(K.say("ui.figures.first", { s: made.time_to_first_token_s.toFixed(2) }));
+    if (made.decode_tokens_per_s) parts.push(K.say("ui.figures.rate", { rate: K.number(made.decode_tokens_per_s, 1) }));
+    return [...parts, K.say("ui.figures.reply", { tokens: made.reply_tokens })].join(" · ");
+  };
+
+  // How fast the answer grows, from what the cache gained in the last seconds.
+  const pace = { turn: 0, points: [], rate: 0 };
+  const measure = (frame) => {
+    const turn = K.notes.live?.status === "decode" ? K.notes.live.turn : 0;
+    const tokens = K.turnsOf(frame).find((span) => span.turn === turn)?.tokens;
+    if (turn !== pace.turn) Object.assign(pace, { turn, points: [], rate: 0 });
+    if (!turn || tokens === undefined) return;
+    const now = performance.now();
+    pace.points = [...pace.points, { at: now, tokens }].filter((one) => one.at > now - 3000);
+    const first = pace.points[0];
+    if (now - first.at > 500) pace.rate = (tokens - first.tokens) / ((now - first.at) / 1000);
+  };
+  K.on("frame", (frame) => {
+    measure(frame);
+    K.drawFigures();
+  });
+})();

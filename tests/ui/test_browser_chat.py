@@ -1,0 +1,250 @@
+"""The chat in a real browser: ask, stream, stop, versions, reload, several tabs."""
+
+import re
+import time
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from kvchat.errors import RequestError
+from tests.ui.conftest import Looking, answered, ask, replies
+from tests.ui.replies import ENGLISH
+
+pytestmark = pytest.mark.browser
+
+
+def text_of(markdown: str) -> str:
+    return markdown.replace("*", "")
+
+
+def test_a_question_is_answered_as_it_is_written(looking: Looking) -> None:
+    page = looking.page
+    looking.talks.token_s = 0.03
+    ask(page, "What is it?", wait=False)
+    lengths = set()
+    while page.evaluate("Boolean(kvchat.notes.live)"):
+        lengths.add(len(page.locator(".kv-text").last.inner_text()))
+        time.sleep(0.05)
+    answered(page)
+    assert len(lengths) > 4
+    assert replies(page) == [text_of(ENGLISH)]
+    assert page.locator(".kv-ask").inner_text() == "What is it?"
+    assert re.search(r"\?c=\w+$", page.url)
+
+
+def test_the_figures_stand_under_the_reply(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "What is it?")
+    line = page.locator(".kv-figures")
+    expect(line).to_have_count(1)
+    for part in ("Turn 1", "tokens", "MiB", "FP", "reused", "first token after", "tokens/s"):
+        expect(line).to_contain_text(part)
+    ask(page, "And again?")
+    expect(line).to_have_count(2)
+    expect(line.last).to_contain_text("Turn 2")
+
+
+def test_one_answer_has_one_line_of_figures_while_it_streams(looking: Looking) -> None:
+    page = looking.page
+    looking.talks.token_s = 0.03
+    ask(page, "What is it?", wait=False)
+    expect(page.locator(".kv-figures")).to_contain_text("answering")
+    expect(page.locator(".kv-figures")).to_contain_text(re.compile(r"\d tokens/s"))
+    assert page.locator(".kv-figures").count() == 1
+    answered(page)
+
+
+def test_stopping_keeps_what_was_written_and_shows_no_error(looking: Looking) -> None:
+    page = looking.page
+    looking.talks.token_s = 0.01
+    for number in range(1, 11):
+        ask(page, "count to 1000", wait=False)
+        expect(page.locator(".kv-text").last).to_contain_text("3")
+        begun = time.monotonic()
+        page.keyboard.press("Escape") if number % 2 else page.click(".kv-stop", force=True)
+        page.wait_for_function("!kvchat.notes.live")
+        assert time.monotonic() - begun < 10  # 0.2 s at rest; other tests may run beside this one
+        assert page.locator(".error").count() == 0
+    expect(page.locator(".kv-end-cancelled")).to_have_count(10)
+    kept = looking.talks.history(page.evaluate("kvchat.chat"))
+    assert all(one.reply and one.reply.startswith("1 2 3 ") for one in kept)
+
+
+def test_an_answer_that_was_cut_says_so_and_goes_on(looking: Looking) -> None:
+    page = looking.page
+    looking.talks.apply({"max_new_tokens": 5})
+    ask(page, "count to 100")
+    expect(page.locator(".kv-end-length")).to_contain_text("longest length")
+    page.get_by_role("button", name="Continue").click()
+    expect(page.locator(".kv-ask")).to_have_count(2)
+    answered(page)
+
+
+def test_versions_by_asking_again_and_by_editing(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "a version please")
+    first = replies(page)[0]
+    page.get_by_role("button", name="Answer again").click()
+    expect(page.locator(".kv-versions")).to_contain_text("2/2")
+    answered(page)
+    second = replies(page)[0]
+    assert first != second
+    page.locator(".user-row").hover()
+    page.get_by_role("button", name="Edit the question").click()
+    page.fill(".kv-edit", "another version")
+    page.keyboard.press("Enter")
+    expect(page.locator(".kv-versions")).to_contain_text("3/3")
+    answered(page)
+    assert page.locator(".kv-ask").inner_text() == "another version"
+    for _ in range(2):
+        page.get_by_role("button", name="Earlier version").click()
+        page.wait_for_timeout(150)
+    expect(page.locator(".kv-versions")).to_contain_text("1/3")
+    expect(page.locator(".kv-text")).to_have_text(first)
+    assert page.locator(".kv-ask").inner_text() == "a version please"
+
+
+def test_deleting_a_turn_asks_first(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "count to 3")
+    ask(page, "count to 4")
+    page.locator(".user-row").first.hover()
+    page.get_by_role("button", name="Delete this turn").first.click()
+    page.get_by_role("button", name="Keep").click()
+    expect(page.locator(".kv-ask")).to_have_count(2)
+    page.locator(".user-row").first.hover()
+    page.get_by_role("button", name="Delete this turn").first.click()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.locator(".kv-ask")).to_have_count(1)
+    assert replies(page) == ["1 2 3 4"]
+
+
+def test_a_reload_finds_the_chat_and_the_draft(looking: Looking) -> None:
+    page = looking.open()
+    ask(page, "What is it?")
+    page.fill("#kv-input", "half a thought")
+    page.reload()
+    expect(page.locator(".kv-text")).to_have_text(text_of(ENGLISH))
+    expect(page.locator("#kv-input")).to_have_value("half a thought")
+
+
+def test_a_reload_in_mid_answer_goes_on_showing_it(looking: Looking) -> None:
+    page = looking.open()
+    looking.talks.token_s = 0.02
+    ask(page, "count to 150", wait=False)
+    expect(page.locator(".kv-text")).to_contain_text("20")
+    page.reload()
+    expect(page.locator(".kv-stop")).to_be_visible()
+    answered(page)
+    assert replies(page)[0].split()[-1] == "150"
+
+
+def test_two_tabs_do_not_mix(looking: Looking) -> None:
+    looking.talks.token_s = 0.01
+    one, two = looking.open(), looking.open()
+    one.bring_to_front()
+    ask(one, "count to 80", wait=False)
+    two.bring_to_front()
+    ask(two, "What is it?", wait=False)
+    answered(two)
+    one.bring_to_front()
+    answered(one)
+    assert replies(one)[0].split()[-1] == "80"
+    assert replies(two) == [text_of(ENGLISH)]
+    assert one.url != two.url
+
+
+def test_a_second_tab_follows_the_same_answer(looking: Looking) -> None:
+    looking.talks.token_s = 0.02
+    one = looking.open()
+    ask(one, "count to 120", wait=False)
+    two = looking.open(chat=one.evaluate("kvchat.chat"))
+    expect(two.locator(".kv-stop")).to_be_visible()
+    answered(two)
+    assert replies(two)[0].split()[-1] == "120"
+
+
+def test_another_chat_is_shown_while_one_is_answered(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "What is it?")
+    looking.talks.token_s = 0.02
+    page.keyboard.press("Control+Shift+O")
+    expect(page.locator(".kv-welcome")).to_be_visible()
+    ask(page, "count to 100", wait=False)
+    page.locator(".kv-chat-open", has_text="What is it?").click()
+    expect(page.locator(".kv-text")).to_have_text(text_of(ENGLISH))
+    page.wait_for_timeout(600)
+    assert replies(page) == [text_of(ENGLISH)]
+    page.locator(".kv-chat-open", has_text="count to").click()
+    expect(page.locator(".kv-ask")).to_have_text("count to 100")
+    answered(page)
+    assert replies(page)[0].split()[-1] == "100"
+    page.go_back()
+    expect(page.locator(".kv-text")).to_have_text(text_of(ENGLISH))
+
+
+def test_an_error_gives_the_question_back(looking: Looking) -> None:
+    page = looking.page
+    looking.talks.fail_next = RequestError("ui_request")
+    page.fill("#kv-input", "a long question")
+    page.press("#kv-input", "Enter")
+    expect(page.locator(".kv-card")).to_contain_text("not there any more")
+    expect(page.locator("#kv-input")).to_have_value("a long question")
+    assert page.locator(".error").count() == 0
+
+
+def compose(page: Page, text: str) -> None:
+    keys = page.context.new_cdp_session(page)
+    keys.send("Input.imeSetComposition", {"text": text, "selectionStart": 1, "selectionEnd": 1})
+    for kind in ("rawKeyDown", "keyUp"):
+        keys.send("Input.dispatchKeyEvent", {"type": kind, "key": "Enter", "code": "Enter",
+                                             "windowsVirtualKeyCode": 229})  # fmt: skip
+
+
+def test_enter_in_mid_syllable_does_not_send(looking: Looking) -> None:
+    page = looking.open("ko")
+    page.focus("#kv-input")
+    compose(page, "한")
+    page.wait_for_timeout(300)
+    assert looking.talks.chats() == []
+    page.context.new_cdp_session(page).send("Input.insertText", {"text": "한"})
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".kv-ask")
+    assert page.locator(".kv-ask").inner_text() == "한"
+
+
+def test_shift_enter_makes_a_line_and_up_edits_the_last(looking: Looking) -> None:
+    page = looking.page
+    page.fill("#kv-input", "one")
+    page.press("#kv-input", "Shift+Enter")
+    page.keyboard.type("two")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".kv-figures")
+    answered(page)
+    assert page.locator(".kv-ask").inner_text() == "one\ntwo"
+    page.focus("#kv-input")
+    page.keyboard.press("ArrowUp")
+    expect(page.locator(".kv-edit")).to_have_value("one\ntwo")
+    page.keyboard.press("Escape")
+    expect(page.locator(".kv-edit")).to_have_count(0)
+
+
+def test_a_long_chat_draws_its_last_turns_and_the_rest_on_request(looking: Looking) -> None:
+    talks = looking.talks
+    talks.token_s = 0.0
+    chat = talks.new_chat()
+    for number in range(1, 31):
+        live = talks.ask(chat, f"count to {number}")
+        assert live.wait_ended(5)
+        while talks.live(chat):
+            time.sleep(0.005)
+    page = looking.open(chat=chat)
+    expect(page.locator(".kv-ask")).to_have_count(24)
+    assert page.locator(".kv-ask").first.inner_text() == "count to 7"
+    page.get_by_role("button", name="Show 6 earlier turns").click()
+    expect(page.locator(".kv-ask")).to_have_count(30)
+    talks.token_s = 1 / 60
+    begun = time.monotonic()
+    ask(page, "count to 120")
+    assert replies(page)[-1].split()[-1] == "120"
+    assert time.monotonic() - begun < 20  # 2 s of tokens; ten times the second allowed after them

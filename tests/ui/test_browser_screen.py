@@ -1,0 +1,335 @@
+"""Everything around the chat in a real browser: bar, documents, settings, languages, sizes."""
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from kvchat.settings import SCHEMA
+from tests.ui.conftest import Looking, answered, ask
+
+pytestmark = pytest.mark.browser
+
+PDF = b"%PDF-1.4\n" + b"/Type /Page\n" * 4
+
+
+def drop(page: Page, name: str, content: bytes) -> None:
+    """A file dragged from outside onto the middle of the window."""
+    data = page.evaluate_handle(
+        """([name, bytes]) => { const data = new DataTransfer();
+        data.items.add(new File([new Uint8Array(bytes)], name)); return data; }""",
+        [name, list(content)],
+    )
+    for kind in ("dragenter", "dragover", "drop"):
+        page.dispatch_event("#kv-talk", kind, {"dataTransfer": data})
+
+
+def widths(page: Page) -> dict[str, float]:
+    found = page.evaluate(
+        "[...document.querySelectorAll('.kv-seg')].map((s) => [s.kvPart.key, s.kvPart.bytes])"
+    )
+    return dict(found)
+
+
+def test_the_bar_grows_turn_by_turn_and_sums_to_the_device(looking: Looking) -> None:
+    page = looking.page
+    held = []
+    for number in (1, 2, 3):
+        ask(page, f"count to {10 * number}")
+        page.wait_for_function(f"kvchat.frame.turns.length === {number}")
+        parts = widths(page)
+        turns = [key for key in parts if re.fullmatch(r"t\d", key)]
+        assert turns == [f"t{n}" for n in range(1, number + 1)]
+        held.append(sum(parts[key] for key in turns))
+        assert sum(parts.values()) == page.evaluate("kvchat.frame.device.total")
+    assert held == sorted(held)
+    assert held[0] < held[2]
+    expect(page.locator(".kv-bar-room")).to_have_text(re.compile(r"about [\d,]+ more tokens"))
+    drawn = page.evaluate("document.querySelector('.kv-track').getBoundingClientRect().width")
+    assert abs(sum(page.evaluate("[...document.querySelectorAll('.kv-seg')].map((s) => "
+                                 "s.getBoundingClientRect().width)")) - drawn) < 4  # fmt: skip
+
+
+def test_hovering_a_segment_gives_its_numbers(looking: Looking) -> None:
+    page = looking.page
+    page.locator(".kv-s-weights").first.hover()
+    expect(page.locator(".kv-tip")).to_have_text("Weights · 4.36 GiB")
+
+
+def test_what_was_done_is_said_with_its_reason(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "count to 3")
+    chat = page.evaluate("kvchat.chat")
+    looking.talks.record(chat, "shrink_chunk", "out_of_memory", 3 * 2**20, tokens=256, was=512)
+    last = page.locator(".kv-last-what")
+    expect(last).to_have_text(
+        "Reads 256 tokens at a time instead of 512 — a step ran out of memory"
+    )
+    page.get_by_role("button", name="1 entry").click()
+    expect(page.locator(".kv-ledger li")).to_contain_text("3.0 MiB freed")
+    page.reload()
+    expect(page.locator(".kv-last-what")).to_contain_text("Reads 256 tokens")
+
+
+def test_turns_that_the_model_does_not_see_are_marked(looking: Looking) -> None:
+    looking.talks.room = 200
+    page = looking.page
+    for _ in range(4):
+        ask(page, "count to 15")
+    unseen = looking.talks.history(page.evaluate("kvchat.chat"))
+    last = max(one.turn for one in unseen if one.left_out)
+    expect(page.locator(".kv-divider")).to_contain_text(f"turn {last}")
+    expect(page.locator(".kv-ask.kv-unseen")).to_have_count(last)
+
+
+def test_a_dropped_pdf_is_read_page_by_page_and_cited(looking: Looking) -> None:
+    looking.talks.page_s = 0.15
+    page = looking.page
+    page.fill("#kv-input", "half a question")
+    drop(page, "manual <b>.pdf", PDF)
+    expect(page.locator(".kv-reading")).to_contain_text(re.compile(r"reading page \d of 4"))
+    expect(page.locator("#kv-input")).to_have_value("half a question")
+    expect(page.locator(".kv-doc")).to_contain_text("manual <b>.pdf")
+    expect(page.locator(".kv-doc")).to_contain_text("The whole document is in the context")
+    ask(page, "How often should it be cleaned?")
+    assert page.locator(".kv-file").inner_text() == "manual <b>.pdf"
+    chips = page.locator(".kv-cite")
+    expect(chips).to_have_count(2)
+    expect(chips.first).to_have_class(re.compile("kv-matched"))
+    expect(chips.first).to_contain_text("p. 3 (printed iii)")
+    expect(chips.last).to_contain_text("p. 2")
+    chips.first.click()
+    expect(page.locator(".kv-page-bar")).to_contain_text("Page 3 of 4")
+    page.wait_for_function("document.querySelector('.kv-page').naturalWidth === 620")
+    page.get_by_role("button", name="Next page").click()
+    expect(page.locator(".kv-page")).to_have_attribute("src", re.compile(r"/doc/\w+/4\.png"))
+
+
+def test_a_file_that_cannot_be_read_says_why(looking: Looking) -> None:
+    page = looking.page
+    drop(page, "notes.txt", b"no pdf")
+    expect(page.locator(".kv-broken")).to_contain_text("notes.txt")
+    expect(page.locator(".kv-broken")).to_contain_text("not a file that was uploaded here")
+    drop(page, "scan.pdf", PDF)
+    expect(page.locator(".kv-doc-problem")).to_contain_text("Drop the file into the window")
+
+
+def test_hostile_text_does_nothing_and_is_all_there(looking: Looking) -> None:
+    page = looking.page
+    hostile = "hostile <img src=x onerror=window.hacked=1> <style>*{display:none}</style>"
+    drop(page, "<img src=x onerror=window.hacked=1>.pdf", PDF)
+    expect(page.locator(".kv-doc")).to_have_count(1)
+    ask(page, hostile)
+    page.wait_for_timeout(400)
+    assert page.evaluate("window.hacked") is None
+    assert page.locator(".kv-words").inner_text() == hostile
+    reply = page.locator(".kv-text").inner_text()
+    for part in ("<img src=x onerror", "<style>*{display:none}</style>", "<iframe src=",
+                 "<script>window.hacked=1</script> <b>kept</b>", 'A["<img src=x'):  # fmt: skip
+        assert part in reply
+    assert (
+        page.locator("#kv-chat .message-wrap").locator("img, iframe, style, script, video").count()
+        == 0
+    )
+    links = page.locator(".kv-text a").evaluate_all("(all) => all.map((one) => one.href)")
+    assert all(urlsplit(link).scheme == "https" for link in links)
+    assert page.locator(".kv-chat-title").inner_text().startswith("hostile <img")
+
+
+def test_markdown_code_tables_formulas_and_money(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "markup")
+    text = page.locator(".kv-text")
+    expect(text.locator("td")).to_have_count(9)
+    expect(text.locator("code").last).to_contain_text("# <b>not bold</b>")
+    expect(text.locator(".katex")).to_have_count(2)
+    assert "It costs $5 or $10." in text.inner_text()
+    text.get_by_role("button", name="Copy").click()
+    assert page.evaluate("navigator.clipboard.readText()").startswith("def share(bits")
+
+
+def test_every_setting_shows_and_is_applied(looking: Looking) -> None:
+    page = looking.page
+    page.keyboard.press("Control+.")
+    expect(page.locator(".kv-field[data-name]")).to_have_count(len(SCHEMA))
+    apply = page.get_by_role("button", name="Apply")
+    expect(apply).to_be_disabled()
+    page.fill("#kv-set-temperature", "9")
+    page.fill("#kv-set-memory_budget", "6 GB")
+    apply.click()
+    for name in ("temperature", "memory_budget"):
+        expect(page.locator(f"[data-name={name}] .kv-mistake")).to_be_visible()
+    assert looking.talks.applied == []
+    page.fill("#kv-set-temperature", "0.3")
+    page.fill("#kv-set-memory_budget", "6 GiB")
+    page.locator("[data-name=document_mode]").get_by_role("radio", name="Passages").click()
+    page.locator("[data-name=ladder] li").first.get_by_role("button", name="Move down").click()
+    page.locator("[data-name=list_api_chats] input").check()
+    apply.click()
+    expect(page.locator(".kv-said")).to_contain_text("It holds from the next answer on")
+    settings = looking.talks.settings
+    assert (settings.temperature, settings.memory_budget) == (0.3, 6 * 2**30)
+    assert (settings.document_mode, settings.list_api_chats) == ("passages", True)
+    assert settings.ladder[:2] == ("shrink_chunk", "drop_idle")
+    page.fill("#kv-set-threads", "2")
+    apply.click()
+    expect(page.locator(".kv-said")).to_contain_text("After a restart of kvchat: CPU threads")
+
+
+def test_a_preset_fills_the_form_in(looking: Looking) -> None:
+    page = looking.page
+    page.keyboard.press("Control+.")
+    page.select_option("#kv-preset", "cpu")
+    expect(page.locator("#kv-set-prefill_chunk")).to_have_value("256")
+    assert looking.talks.applied == []
+    page.get_by_role("button", name="Undo changes").click()
+    expect(page.locator("#kv-set-prefill_chunk")).to_have_value("512")
+
+
+def test_chats_are_renamed_searched_and_deleted(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "count to 3")
+    page.keyboard.press("Control+Shift+O")
+    ask(page, "count to 4")
+    rows = page.locator(".kv-chat-row")
+    expect(rows).to_have_count(2)
+    rows.last.hover()
+    rows.last.get_by_role("button", name="Rename").click()
+    page.fill(".kv-rename", "필터 청소")
+    page.keyboard.press("Enter")
+    expect(rows.last).to_contain_text("필터 청소")
+    page.fill(".kv-search", "필터")
+    expect(rows).to_have_count(1)
+    page.fill(".kv-search", "")
+    expect(rows).to_have_count(2)
+    rows.first.hover()
+    rows.first.get_by_role("button", name="Delete this chat").click()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(rows).to_have_count(1)
+    expect(page.locator(".kv-welcome")).to_be_visible()
+    assert len(looking.talks.chats()) == 1
+
+
+def english_in(text: str) -> list[str]:
+    """Runs of Latin words that are no abbreviations: a Korean screen has none of ours."""
+    found = re.findall(r"[A-Za-z]{2,}(?: [A-Za-z]{2,})+", text)
+    return [words for words in found if not words.isupper()]
+
+
+def test_the_korean_screen_is_korean(looking: Looking) -> None:
+    looking.talks.notices = ("notice.plain_template",)
+    page = looking.open("ko")
+    assert page.evaluate("document.documentElement.lang") == "ko"
+    expect(page.locator(".kv-notices")).to_contain_text("채팅 양식")
+    ask(page, "필터 청소는 얼마나 자주 해?")
+    seen = [page.locator("#kv-app").inner_text()]
+    for tab in ("documents", "turns", "ledger", "settings"):
+        page.evaluate(f"kvchat.panel.open('{tab}')")
+        page.wait_for_timeout(250)
+        seen.append(page.locator(f"#kv-body-{tab}").inner_text())
+    labels = page.evaluate(
+        """['aria-label', 'title', 'alt', 'placeholder'].flatMap((name) =>
+        [...document.querySelectorAll(`#kv-app [${name}]`)].filter((one) =>
+        one.checkVisibility()).map((one) => one.getAttribute(name)))"""
+    )
+    text = "\n".join([*seen, *labels]).replace(looking.talks.settings.system_text, "")
+    assert english_in(text) == []
+    for broken in ("[object Object]", "__i18n__", "undefined", "NaN"):
+        assert broken not in text
+    page.keyboard.press("Control+/")
+    assert english_in(page.locator(".kv-dialog").inner_text()) == []
+
+
+def test_language_and_theme_are_kept(looking: Looking) -> None:
+    page = looking.open()
+    ask(page, "count to 3")
+    page.locator(".kv-language").click()
+    page.wait_for_url(re.compile(r"/ko/\?c="))
+    expect(page.locator(".kv-text")).to_have_text("1 2 3")
+    before = page.evaluate("document.documentElement.dataset.theme")
+    page.get_by_role("button", name="밝게 또는 어둡게").click()
+    page.reload()
+    page.wait_for_selector("#kv-input")
+    after = page.evaluate("document.documentElement.dataset.theme")
+    assert {before, after} == {"light", "dark"}
+    assert page.evaluate("document.body.classList.contains('dark')") == (after == "dark")
+
+
+def test_a_loading_model_says_how_far_it_is_and_takes_questions(looking: Looking) -> None:
+    looking.talks.__init__(token_s=0.004, load_s=6.0)  # type: ignore[misc]
+    page = looking.open()
+    expect(page.locator(".kv-pill-words")).to_contain_text(re.compile(r"MiB of 4\.36 GiB|GiB of"))
+    expect(page.locator(".kv-welcome-model")).to_be_visible()
+    ask(page, "count to 3", wait=False)
+    expect(page.locator(".kv-figures")).to_contain_text("waiting")
+    page.wait_for_selector(".kv-send:visible", timeout=30_000)
+    answered(page)
+    expect(page.locator(".kv-text")).to_have_text("1 2 3")
+
+
+def see(page: Page, seen: bool) -> None:
+    """Chromium without a window takes every tab for a visible one: it is told otherwise."""
+    page.evaluate(
+        """(seen) => {
+        Object.defineProperty(document, "hidden", { get: () => !seen, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange")); }""",
+        seen,
+    )
+
+
+def test_eight_tabs_work_and_none_holds_a_heartbeat(looking: Looking) -> None:
+    pages = []
+    for _ in range(8):  # a browser opens six connections to a host
+        pages.append(looking.open())
+        see(pages[-1], False)
+    for page in (pages[7], pages[0]):
+        see(page, True)
+        ask(page, "count to 3")
+        see(page, False)
+    assert not any("heartbeat" in url for url in looking.requests)
+
+
+@pytest.mark.parametrize(("width", "height"), [(360, 740), (800, 600), (3840, 2160)])
+def test_nothing_hangs_over_the_edge(looking: Looking, width: int, height: int) -> None:
+    page = looking.open("ko")
+    page.set_viewport_size({"width": width, "height": height})
+    drop(page, "manual.pdf", PDF)
+    expect(page.locator(".kv-doc, .kv-reading").first).to_be_attached()
+    ask(page, "markup 필터")
+    wide = page.evaluate(
+        """[...document.querySelectorAll('#kv-app *')].filter((one) => one.checkVisibility() &&
+        !one.closest('pre, table, .katex, .kv-tabs, #kv-side') &&
+        one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.className)"""
+    )
+    assert wide == []
+    assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
+
+
+def test_the_screen_reader_finds_its_way(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "count to 3")
+    page.evaluate("kvchat.panel.open()")
+    for part in (
+        page.get_by_role("navigation", name="Chats"),
+        page.get_by_role("log", name="Conversation"),
+        page.get_by_role("textbox", name="Ask something"),
+        page.get_by_role("region", name="Memory"),
+        page.get_by_role("complementary", name="Side panel"),
+        page.get_by_role("img", name="more tokens"),
+    ):
+        expect(part).to_be_visible()
+    nameless = page.evaluate(
+        """[...document.querySelectorAll('#kv-app button')].filter((one) => one.checkVisibility() &&
+        !(one.innerText.trim() || one.ariaLabel || one.title)).length"""
+    )
+    assert nameless == 0
+
+
+def test_the_file_that_is_uploaded_can_be_any_name(looking: Looking, tmp_path: Path) -> None:
+    page = looking.page
+    path = tmp_path / ("긴 이름 " * 20 + ".pdf")
+    path.write_bytes(PDF)
+    page.locator("input[type=file]").set_input_files(path)
+    expect(page.locator(".kv-doc")).to_contain_text("긴 이름")

@@ -4,18 +4,23 @@ again.
 The only loop before anything is computed. Knows no store and no device: the snapshot is given.
 """
 
+from __future__ import annotations
+
 import datetime
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kvchat.chat.template import ChatMessage, Prompt, render
 from kvchat.errors import OutOfMemory
-from kvchat.models.load import LoadedModel
 from kvchat.planner.costs import Costs
 from kvchat.planner.measures import Measure, TruncateTurns
 from kvchat.planner.plan import Need, Plan, Snapshot, TurnTokens, plan_admission
 from kvchat.settings import Settings
 from kvchat.units import format_size
+
+if TYPE_CHECKING:
+    from kvchat.models.load import LoadedModel
 
 MOST_ROUNDS = 8
 

@@ -5,13 +5,15 @@ Thread-safe; calls return at once unless said. Answers are made on threads of th
 worker. Knows no HTTP and no widget.
 """
 
+from __future__ import annotations
+
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.admit import Told
 from kvchat.chat.answer import ENDED, LiveAnswer
@@ -25,14 +27,16 @@ from kvchat.chat.saved import SavedSettings
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.told import told_of_branch, told_of_messages
 from kvchat.chat.turn import Asking, fail, make_answer
-from kvchat.engine.engine import Engine
 from kvchat.engine.events import Priority
-from kvchat.engine.open import limits_for, open_engine
+from kvchat.engine.limits import limits_for
 from kvchat.engine.worker import Worker, load_row
 from kvchat.errors import KVChatError, RequestError
 from kvchat.settings import SCHEMA, Settings, changed
 from kvchat.store.records import Message
 from kvchat.store.store import Store
+
+if TYPE_CHECKING:
+    from kvchat.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +59,8 @@ class Conversations:
         self._frames = Frames(self._store, self._worker)
 
     def _load(self, data_dir: Path, progress: Any, cancel: threading.Event) -> Engine:
+        from kvchat.engine.open import open_engine  # seconds of imports: the page must not wait
+
         engine = open_engine(self.settings, data_dir, progress, cancel)
         self._shelf.use_tokenizer(engine.loaded.tokenizer)
         return engine

@@ -5,14 +5,19 @@ text in two; the pieces are encoded one by one, so that no piece holds the token
 left out. The text stays the same, to the letter. Knows no chat and no template.
 """
 
+from __future__ import annotations
+
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
-from transformers import PreTrainedTokenizerBase
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 # Nobody writes these; where somebody does, the next one is taken.
 _MARKS = range(0x10FF00, 0x10FFF0)

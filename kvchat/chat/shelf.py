@@ -5,6 +5,8 @@ is said in a sentence, before any question. Knows no chat's history; PDFium work
 `documents/reader.py`.
 """
 
+from __future__ import annotations
+
 import hashlib
 import shutil
 import threading
@@ -13,9 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any, cast
 
 from kvchat.documents.clean import clean_name
 from kvchat.documents.fence import fence_document
@@ -24,6 +24,9 @@ from kvchat.documents.reader import Page, ReadDocument, Verdict, notes, page_ima
 from kvchat.documents.retrieve import Index
 from kvchat.errors import DocumentError, KVChatError
 from kvchat.store.store import Store
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 CountTokens = Callable[[str], int]
 
@@ -36,7 +39,7 @@ class Reading:
     pages_done: int = 0
     num_pages: int = 0
     error: KVChatError | None = None
-    future: "Future[None]" = field(default_factory=Future)
+    future: Future[None] = field(default_factory=Future)
     cancel: threading.Event = field(default_factory=threading.Event)
 
 

@@ -5,19 +5,24 @@ head of each question, to see where the spans begin. Nothing in a prompt changes
 chat gives the same ids on any day. Knows no cache, no budget and no store.
 """
 
+from __future__ import annotations
+
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise, takewhile
+from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
-from transformers import PreTrainedTokenizerBase
 
 from kvchat.chat.arrange import ChatMessage, Entry, Part, Role, folded, head, turns
 from kvchat.chat.encode import Encoded, defanged, encode, unused_marks
 from kvchat.errors import ModelError
 from kvchat.kvcache.spans import Span
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["ChatMessage", "Prompt", "render"]
 

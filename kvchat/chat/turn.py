@@ -6,14 +6,15 @@ The same for a chat on the screen and for a request over /v1; they differ in wha
 (`Keeper`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kvchat.chat.admit import Admitted, Told, admit
 from kvchat.chat.answer import LiveAnswer
-from kvchat.engine.engine import Engine
 from kvchat.engine.events import (
     Done,
     Event,
@@ -32,6 +33,9 @@ from kvchat.errors import KVChatError
 from kvchat.planner.ledger import entry
 from kvchat.planner.measures import TruncateTurns
 from kvchat.settings import Settings
+
+if TYPE_CHECKING:
+    from kvchat.engine.engine import Engine
 
 
 class Keeper(Protocol):

@@ -7,7 +7,13 @@ before the new ones, so that a SentencePiece tokenizer's rule about the first bl
 the first token of all and to no other. Knows no model; end tokens are the caller's.
 """
 
-from transformers import PreTrainedTokenizerBase
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 _HALF = "\ufffd"  # what decoders put for bytes that are no character, or not yet
 _WINDOW_TOKENS = 16  # decoded again with each token; moved on when it gets longer

@@ -5,10 +5,12 @@ thread, or by a test. Knows the model and the pool, not the conversation: turns 
 here.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -28,6 +30,7 @@ from kvchat.engine.events import (
     Took,
 )
 from kvchat.engine.guard import Exhausted, Shortage, guarded
+from kvchat.engine.limits import Limits
 from kvchat.engine.local import LocalModel, Text
 from kvchat.engine.sampling import Sampler
 from kvchat.errors import KVChatError, OutOfMemory
@@ -36,22 +39,15 @@ from kvchat.kvcache.frame import FORMAT, Measured, held_bytes, make_frame
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.spans import Span
 from kvchat.memory.footprint import BLOCK_TOKENS
-from kvchat.models.load import LoadedModel
 from kvchat.planner.costs import Costs
 from kvchat.planner.ledger import entry
 from kvchat.planner.measures import DropIdle, ShrinkChunk
 from kvchat.planner.plan import LEAST_CHUNK, Snapshot, StepNeed, plan_step
 
+if TYPE_CHECKING:
+    from kvchat.models.load import LoadedModel
+
 FRAME_INTERVAL_S = 0.1
-
-
-@dataclass(slots=True)
-class Limits:
-    """What the person allows: budget and headroom in bytes, and the ladder's rungs in order."""
-
-    budget: int | None
-    headroom: int
-    ladder: tuple[str, ...]
 
 
 @dataclass(slots=True)

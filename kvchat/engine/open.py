@@ -3,29 +3,21 @@
 Nothing large is allocated for a model whose weights alone pass what is allowed.
 """
 
-import platform
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from kvchat.device.memory import default_headroom, pick_device, probe_for
-from kvchat.engine.engine import Engine, Limits
+from kvchat.device.memory import pick_device, probe_for
+from kvchat.engine.engine import Engine
+from kvchat.engine.limits import limits_for
 from kvchat.errors import OutOfMemory
 from kvchat.models.load import load_model
 from kvchat.models.progress import LoadProgress
 from kvchat.planner.plan import LEAST_CHUNK, LEAST_REPLY
 from kvchat.settings import Settings
 from kvchat.units import format_size
-
-
-def limits_for(settings: Settings, device: torch.device) -> Limits:
-    """What the person allows, with the default headroom of the device where none is set."""
-    headroom = settings.headroom
-    if headroom is None:
-        headroom = default_headroom(probe_for(device).read().total, platform.system())
-    return Limits(settings.memory_budget, headroom, settings.ladder)
 
 
 def open_engine(

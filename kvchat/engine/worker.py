@@ -5,6 +5,8 @@ nothing is asked, memory is measured once a second, so that what is shown stays 
 and no document.
 """
 
+from __future__ import annotations
+
 import itertools
 import logging
 import queue
@@ -12,18 +14,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from kvchat.engine.engine import Engine
 from kvchat.engine.events import Done, Event, Failed, Framed, Prefilled, Request, Token
 from kvchat.errors import KVChatError, ModelError
 from kvchat.models.progress import LoadProgress
+
+if TYPE_CHECKING:
+    from kvchat.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
 IDLE_INTERVAL_S = 1.0
 Stage = Literal["loading", "ready", "prefill", "decode", "stopping", "error"]
-Load = Callable[[Callable[[LoadProgress], None], threading.Event], Engine]
+Load = Callable[[Callable[[LoadProgress], None], threading.Event], "Engine"]
 
 
 @dataclass(order=True)
@@ -31,7 +35,7 @@ class _Job:
     priority: int
     number: int
     request: Request | None = field(compare=False)
-    events: "queue.SimpleQueue[Event]" = field(compare=False, default_factory=queue.SimpleQueue)
+    events: queue.SimpleQueue[Event] = field(compare=False, default_factory=queue.SimpleQueue)
 
 
 class Worker:

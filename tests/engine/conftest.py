@@ -8,7 +8,8 @@ import torch
 
 from kvchat.device.fake import FakeProbe
 from kvchat.device.memory import DeviceMemory
-from kvchat.engine.engine import Engine, Limits
+from kvchat.engine.engine import Engine
+from kvchat.engine.limits import Limits
 from kvchat.models.load import LoadedModel, load_model
 from kvchat.settings import RUNGS
 from kvchat.units import GIB

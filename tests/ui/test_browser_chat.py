@@ -240,7 +240,7 @@ def test_a_long_chat_draws_its_last_turns_and_the_rest_on_request(looking: Looki
             time.sleep(0.005)
     page = looking.open(chat=chat)
     expect(page.locator(".kv-ask")).to_have_count(24)
-    assert page.locator(".kv-ask").first.inner_text() == "count to 7"
+    assert page.locator(".kv-ask").first.text_content() == "count to 7"
     page.get_by_role("button", name="Show 6 earlier turns").click()
     expect(page.locator(".kv-ask")).to_have_count(30)
     talks.token_s = 1 / 60

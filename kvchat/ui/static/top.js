@@ -54,9 +54,9 @@
     if (stage === "error") return status.error?.message || K.say("ui.stage.error");
     if (stage !== "loading") return K.say(`ui.stage.${stage}`);
     const load = K.frame?.runtime?.load ?? status.load ?? {};
-    const step = K.say(`ui.load.${load.stage ?? "weights"}`);
+    const step = load.stage ?? "weights";
     const part = load.of ? K.say("ui.load.part", { done: K.size(load.bytes ?? 0), of: K.size(load.of) }) : "";
-    return [step, part, load.s ? K.seconds(load.s) : ""].filter(Boolean).join(" · ");
+    return [K.say(`ui.load.${step}`), part, load.s ? K.seconds(load.s) : ""].filter(Boolean).join(" · ");
   };
 
   // The model's name, its notices and errors are not in the frame: asked for when the stage changes.

@@ -1,0 +1,66 @@
+"""The settings form: every setting of the schema, in both languages, and back again."""
+
+import pytest
+
+from kvchat.settings import SCHEMA, Settings, changed, checked, presets
+from kvchat.ui.forms import form, mistakes, preset_values, written
+from kvchat.wording import LANGUAGES, Language, table
+
+
+def fields(lang: Language) -> dict[str, dict[str, object]]:
+    return {f["name"]: f for group in form(Settings(), lang)["groups"] for f in group["fields"]}
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_every_setting_is_in_the_form_with_label_and_help(lang: Language) -> None:
+    found = fields(lang)
+    assert set(found) == set(SCHEMA)
+    for name, entry in SCHEMA.items():
+        assert found[name]["label"] == entry.label[lang]
+        assert found[name]["help"] == entry.help[lang]
+        assert found[name]["reload"] == (entry.applies == "reload")
+
+
+def test_every_kind_has_a_control() -> None:
+    from importlib import resources
+
+    script = (resources.files("kvchat.ui") / "static" / "fields.js").read_text("utf-8")
+    kinds = script.split("const KINDS = {")[1].split("}")[0]
+    for kind in {entry.kind for entry in SCHEMA.values()}:
+        assert kind in kinds
+
+
+@pytest.mark.parametrize("name", SCHEMA)
+def test_what_the_form_shows_reads_back_as_the_same_value(name: str) -> None:
+    value = getattr(Settings(), name)
+    assert checked(name, written(SCHEMA[name], value)) == value
+
+
+@pytest.mark.parametrize(
+    "size", [1, 1023, 1024, 64 * 2**20, 6 * 2**30, 6 * 2**30 + 1, 1536 * 2**20]
+)
+def test_a_size_is_written_exactly(size: int) -> None:
+    assert checked("headroom", written(SCHEMA["headroom"], size)) == size
+
+
+def test_choices_units_groups_and_presets_have_words_or_need_none() -> None:
+    literal = {"fp32", "bf16", "fp16", "int8", "auto"}
+    for name, entry in SCHEMA.items():
+        assert f"ui.group.{entry.group}" in table()
+        assert entry.unit in ("", "B") or f"ui.unit.{entry.unit}" in table()
+        for choice in entry.choices:
+            named = choice in literal or "/" in choice
+            assert named or f"ui.choice.{name}.{choice}" in table(), (name, choice)
+    assert all(f"ui.preset.{name}" in table() for name in presets())
+
+
+def test_presets_fill_the_form_with_values_that_can_be_applied() -> None:
+    for name in presets():
+        assert changed(Settings(), preset_values(name)) != Settings() or name == "balanced"
+
+
+def test_each_mistake_stands_with_its_setting() -> None:
+    wrong = {"temperature": 9, "memory_budget": "6 GB", "nosuch": 1, "top_k": 5}
+    found = mistakes(wrong, "ko")
+    assert set(found) == {"temperature", "memory_budget", "nosuch"}
+    assert all(one["message"] and one["remedy"] for one in found.values())

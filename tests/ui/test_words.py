@@ -1,0 +1,83 @@
+"""Every code that the screen uses has its words, in both languages; nothing is left without use."""
+
+import re
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from kvchat.errors import DocumentError
+from kvchat.ui.static_files import SCRIPTS, STYLES, head
+from kvchat.ui.words import problem, sentence, words
+from kvchat.wording import LANGUAGES, Language, table
+
+STATIC = Path(str(resources.files("kvchat.ui"))) / "static"
+CODE = re.compile(r"[\"'`](ui\.[\w.${}-]+)[\"'`]")
+FIELD = re.compile(r"\{(\w+)")
+
+
+def used() -> set[str]:
+    sources = [*STATIC.glob("*.js"), *STATIC.parent.glob("*.py")]
+    return {code for one in sources for code in CODE.findall(one.read_text("utf-8"))}
+
+
+def test_every_code_that_is_used_has_words() -> None:
+    for code in used():
+        # a code that is put together stands for all codes that fit it
+        parts = re.sub(r"\$?\{[^}]*\}", "\0", code).split("\0")
+        pattern = re.compile(r"[\w.-]+".join(map(re.escape, parts)))
+        assert any(pattern.fullmatch(one) for one in table()), code
+
+
+def test_every_code_of_the_screen_is_used() -> None:
+    patterns = [
+        re.compile(r"[\w.-]+".join(map(re.escape, re.sub(r"\$?\{[^}]*\}", "\0", one).split("\0"))))
+        for one in used()
+    ]
+    ours = {code.removesuffix(".one") for code in table() if code.startswith("ui.")}
+    remedies = {"ui.offline.remedy", "ui.upload_failed.remedy"}
+    unused = {one for one in ours - remedies if not any(p.fullmatch(one) for p in patterns)}
+    assert unused == set()
+
+
+def test_both_languages_say_the_same_things() -> None:
+    for code, entry in table().items():
+        if code.startswith(("ui.", "error.ui_")):
+            assert set(entry) == set(LANGUAGES), code
+            assert set(FIELD.findall(entry["en"])) == set(FIELD.findall(entry["ko"])), code
+            assert entry["en"].strip(), code
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_the_head_carries_the_words_and_cannot_be_ended_by_them(lang: Language) -> None:
+    markup = head(lang)
+    assert markup.count("<script>") == markup.count("</script>") == 1
+    assert markup.count("</style>") == 1
+    assert words(lang)["ui.send"] in markup
+
+
+def test_all_static_files_are_served() -> None:
+    assert {one.name for one in STATIC.iterdir()} == {*SCRIPTS, *STYLES}
+
+
+def test_nothing_is_fetched_from_elsewhere() -> None:
+    for one in STATIC.iterdir():
+        addresses = set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+", one.read_text("utf-8")))
+        assert addresses <= {"http://www.w3.org"}, one.name  # the name of SVG, not an address
+
+
+def test_problems_are_said_in_the_language_of_the_page() -> None:
+    error = DocumentError("ui_upload")
+    row = {"code": "ui_upload", "message": "english", "remedy": "english"}
+    for lang in LANGUAGES:
+        assert problem(error, lang) == problem(row, lang)
+    assert problem(None, "ko") is None
+    lacking = {"code": "document_scan", "message": "as it came", "remedy": "do"}
+    assert problem(lacking, "ko") == {"message": "as it came", "remedy": "do"}
+
+
+def test_a_note_is_a_code_with_or_without_facts() -> None:
+    assert sentence("notice.plain_template", "ko") == table()["notice.plain_template"]["ko"]
+    note = {"code": "document.pages_unreadable", "facts": {"pages": "2, 3"}}
+    assert "2, 3" in sentence(note, "en")
+    assert sentence("no.such_code", "en") == "no.such_code"

@@ -15,7 +15,7 @@ from kvchat.arch.fields import Fields, read
 from kvchat.arch.positions import max_positions
 from kvchat.arch.recurrent import recurrent_bytes, work_values
 from kvchat.arch.spec import LayerSpec, ModelSpec
-from kvchat.arch.weights import estimated_parameters
+from kvchat.arch.weights import Parameters, estimated_parameters
 from kvchat.errors import ModelError
 
 _FULL = ("full_attention", "attention", "hybrid", "indexed_attention", "deepseek_sparse_attention")
@@ -44,7 +44,7 @@ def spec_from_config(
     kinds = layer_kinds(fields)
     layers = tuple(_layer(fields, kinds, i, dtype_bytes) for i in range(len(kinds)))
     if weight_bytes is None:
-        weight_bytes = estimated_parameters(fields, kinds) * dtype_bytes
+        weight_bytes = estimated_parameters(fields, kinds).bytes(dtype_bytes)
     return ModelSpec(
         name=name,
         layers=layers,
@@ -56,6 +56,12 @@ def spec_from_config(
         max_positions=max_positions(fields, tokenizer_limit),
         dense_scores=fields.has("attn_logit_softcapping") or fields.get("model_type") == "gpt_oss",
     )
+
+
+def parameters_of(config: Mapping[str, Any] | PreTrainedConfig) -> Parameters:
+    """An estimate of how many values a model's weights have, from the shapes alone."""
+    fields = read(config)
+    return estimated_parameters(fields, layer_kinds(fields))
 
 
 def layer_kinds(fields: Fields) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ an estimate.
 import json
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,24 +67,39 @@ def _tensor_bytes(tensor: Mapping[str, Any], dtype_bytes: int | None) -> int:
     return stored if dtype_bytes is None or width is None else stored // width * dtype_bytes
 
 
-def estimated_parameters(fields: Fields, kinds: tuple[str, ...]) -> int:
-    """Values in all matrices of the text model: embeddings, each layer's mixer and MLP, the output.
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Values of a model's matrices. `embedded`: embeddings and output, which int8 leaves as they
+    are.
+    """
+
+    embedded: int
+    in_layers: int
+
+    def bytes(self, dtype_bytes: int, weights: str = "as-is") -> int:
+        """What they take: int8 holds one byte a value of the layers' matrices."""
+        width = 1 if weights == "int8" else dtype_bytes
+        return self.embedded * dtype_bytes + self.in_layers * width
+
+
+def estimated_parameters(fields: Fields, kinds: tuple[str, ...]) -> Parameters:
+    """All matrices of the text model: embeddings, each layer's mixer and MLP, the output.
 
     hidden H, vocabulary V:  V H (twice if the output is not tied)  +  per layer: attention or a
     recurrent mixer  +  MLP or experts.
     """
     hidden, vocab = fields.count("hidden_size"), fields.count("vocab_size")
-    embeddings = vocab * hidden * (1 if fields.get("tie_word_embeddings") else 2)
+    embedded = vocab * hidden * (1 if fields.get("tie_word_embeddings") else 2)
     if fields.get("hidden_size_per_layer_input"):  # Gemma 3n: a small embedding for every layer
         width = fields.count("hidden_size_per_layer_input") * len(kinds)
-        embeddings += fields.count("vocab_size_per_layer_input", default=vocab) * width
+        embedded += fields.count("vocab_size_per_layer_input", default=vocab) * width
     if fields.get("model_type") in ("gpt2", "gpt_bigcode", "opt"):  # learned positions
-        embeddings += fields.count("max_position_embeddings") * hidden
-    layers = sum(
+        embedded += fields.count("max_position_embeddings") * hidden
+    in_layers = sum(
         _mixer(fields.at_layer(i), kind) + _mlp(fields.at_layer(i), kind, i)
         for i, kind in enumerate(kinds)
     )
-    return embeddings + layers
+    return Parameters(embedded, in_layers)
 
 
 def _mixer(fields: Fields, kind: str) -> int:

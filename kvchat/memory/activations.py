@@ -40,8 +40,8 @@ from kvchat.arch.spec import LayerSpec, ModelSpec
 
 _BLOCK_TOKENS = 64
 _FP32_BYTES = 4
-# A token of the vocabulary when all of it is sorted, on the CPU: score, weight, place, the weight in
-# its order twice over, sum, difference.
+# A token of the vocabulary when all of it is sorted, on the CPU: score, weight, place, then the
+# weight in its order twice over, sum, difference.
 _SAMPLING_BYTES = 4 + 4 + 8 + (4 + 8) + 8 + 8 + 4
 
 

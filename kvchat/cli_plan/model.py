@@ -1,0 +1,131 @@
+"""The model that a plan is for: from a folder, a bare config.json, the catalog, or the built-in
+one.
+
+Where weights are at hand their bytes are exact, those of the catalog are what its publishers
+counted; a bare config gives an estimate, and `weights_from` says so.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from kvchat.arch.from_hf import parameters_of, spec_from_config
+from kvchat.arch.spec import ModelSpec
+from kvchat.arch.weights import folder_weight_bytes
+from kvchat.device.memory import pick_device
+from kvchat.errors import ModelError
+from kvchat.models.catalog import CatalogEntry, builtin, catalog
+from kvchat.models.weights import predicted_weight_bytes
+from kvchat.settings import Settings
+
+DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+_TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPE_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    spec: ModelSpec
+    dtype: str
+    weights_from: Literal["files", "catalog", "config"]
+
+
+def find(settings: Settings, data_dir: Path) -> Planned:
+    """The model that `--model` names. Raises ModelError with what can be given instead."""
+    path = Path(settings.model).expanduser()
+    entry = _in_catalog(settings.model)
+    if entry is None or path.exists():
+        return _from_path(path, settings)
+    is_builtin = entry.name == builtin().name
+    folder = data_dir / "models" / entry.name
+    if is_builtin and (folder / "config.json").is_file():
+        return _from_path(folder, settings, entry.name)
+    # The built-in model would run here; any other is what its publisher's files are.
+    dtype = _dtype(entry.config, settings, here=is_builtin)
+    shapes = parameters_of(entry.config)
+    published = replace(shapes, in_layers=entry.parameters - shapes.embedded)
+    weight_bytes = published.bytes(DTYPE_BYTES[dtype], settings.weights)
+    return Planned(_spec(entry.config, entry.name, dtype, weight_bytes, None), dtype, "catalog")
+
+
+def _in_catalog(name: str) -> CatalogEntry | None:
+    names = ((one, (one.name.lower(), one.repository.lower())) for one in catalog().values())
+    return next((one for one, known in names if name.lower() in known), None)
+
+
+def _from_path(path: Path, settings: Settings, name: str | None = None) -> Planned:
+    file = path / "config.json" if path.is_dir() else path
+    config = read_config(file)
+    weighed = path.is_dir() and any(path.glob("*.safetensors"))
+    dtype = _dtype(config, settings, here=weighed)
+    weight_bytes = _weighed(path, dtype, settings.weights) if weighed else None
+    name = name or file.resolve().parent.name
+    limit = _tokenizer_limit(file.parent)
+    if weight_bytes is None:
+        guess = parameters_of(config).bytes(DTYPE_BYTES[dtype], settings.weights)
+        return Planned(_spec(config, name, dtype, guess, limit), dtype, "config")
+    return Planned(_spec(config, name, dtype, weight_bytes, limit), dtype, "files")
+
+
+def _spec(
+    config: Mapping[str, Any],
+    name: str,
+    dtype: str,
+    weight_bytes: int,
+    tokenizer_limit: float | None,
+) -> ModelSpec:
+    return spec_from_config(
+        config,
+        name=name,
+        weight_bytes=weight_bytes,
+        dtype_bytes=DTYPE_BYTES[dtype],
+        tokenizer_limit=tokenizer_limit,
+    )
+
+
+def _weighed(folder: Path, dtype: str, weights: str) -> int | None:
+    """As the loaded model would measure itself; for a folder that cannot be loaded, by its
+    headers.
+    """
+    try:
+        return predicted_weight_bytes(folder, _TORCH_DTYPES[dtype], weights)
+    except ModelError:
+        return folder_weight_bytes(folder, DTYPE_BYTES[dtype]) if weights == "as-is" else None
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """A config.json as it stands. Raises ModelError."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelError("config_missing", path=file, known=", ".join(catalog())) from None
+    except (OSError, ValueError, RecursionError) as error:
+        why = " ".join(str(error).split())
+        raise ModelError("config_unreadable", path=file, why=why) from None
+    if not isinstance(found, dict):
+        raise ModelError("config_unreadable", path=file, why="no JSON object")
+    return found
+
+
+def _tokenizer_limit(folder: Path) -> float | None:
+    try:
+        found = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        limit = found["model_max_length"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return limit if isinstance(limit, (int, float)) else None
+
+
+def _dtype(config: Mapping[str, Any], settings: Settings, here: bool) -> str:
+    """What it would be computed in: as set, else fp32 on this CPU, else the config's own."""
+    if settings.dtype != "auto":
+        return settings.dtype
+    if here and pick_device().type == "cpu":
+        return "fp32"
+    parts = [part for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
+    named = [part.get(key) for part in parts for key in ("dtype", "torch_dtype")]
+    return next((_DTYPE_NAMES[one] for one in named if one in _DTYPE_NAMES), "fp16")

@@ -15,9 +15,13 @@ from kvchat.engine.limits import limits_for
 from kvchat.errors import OutOfMemory
 from kvchat.models.load import load_model
 from kvchat.models.progress import LoadProgress
+from kvchat.models.weights import predicted_weight_bytes
 from kvchat.planner.plan import LEAST_CHUNK, LEAST_REPLY
 from kvchat.settings import Settings
 from kvchat.units import format_size
+
+# Weights of 8 bits on disk, computed in fp32.
+LARGEST_GROWTH = 4
 
 
 def open_engine(
@@ -30,6 +34,13 @@ def open_engine(
     device = pick_device()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    limits, probe = limits_for(settings, device), probe_for(device)
+
+    def check(folder: Path, dtype: torch.dtype) -> None:
+        free = probe.read().free - limits.headroom
+        allowed = free if limits.budget is None else min(limits.budget, free)
+        _refuse_too_large(folder, dtype, settings.weights, allowed)
+
     loaded = load_model(
         settings.model,
         data_dir=data_dir,
@@ -38,15 +49,28 @@ def open_engine(
         device=device,
         progress=progress,
         cancel=cancel,
+        check=check,
     )
-    engine = Engine(loaded, probe_for(device), limits_for(settings, device))
-    allowed = engine.latest.allowed_bytes
+    engine = Engine(loaded, probe, limits)
     needed = engine.costs.needed_bytes(LEAST_REPLY, LEAST_CHUNK)
-    if needed > allowed:
-        raise OutOfMemory(
-            "budget_below_weights",
-            allowed=format_size(max(0, allowed)),
-            weights=format_size(loaded.weight_bytes),
-            needed=format_size(needed),
-        )
+    if needed > engine.latest.allowed_bytes:
+        raise _does_not_fit(engine.latest.allowed_bytes, loaded.weight_bytes, needed)
     return engine
+
+
+def _refuse_too_large(folder: Path, dtype: torch.dtype, weights: str, allowed: int) -> None:
+    """Before any weight is read: exact bytes, computed only where the files come near the limit."""
+    on_disk = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    if LARGEST_GROWTH * on_disk > allowed:
+        foretold = predicted_weight_bytes(folder, dtype, weights)
+        if foretold > allowed:
+            raise _does_not_fit(allowed, foretold, foretold)
+
+
+def _does_not_fit(allowed: int, weights: int, needed: int) -> OutOfMemory:
+    return OutOfMemory(
+        "budget_below_weights",
+        allowed=format_size(max(0, allowed)),
+        weights=format_size(weights),
+        needed=format_size(needed),
+    )

@@ -82,15 +82,19 @@ def load_model(
     device: torch.device | None = None,
     progress: Callable[[LoadProgress], None] = silent,
     cancel: threading.Event | None = None,
+    check: Callable[[Path, torch.dtype], None] | None = None,
 ) -> LoadedModel:
     """The built-in model by its name, or the one in a folder. Blocks. Raises ModelError.
 
-    `progress` is called from here and from loading threads, one at a time.
+    `progress` is called from here and from loading threads, one at a time. `check` sees the folder
+    and the dtype before any weight is read, and may refuse by raising.
     """
     report = Report(progress, cancel)
     device = device or pick_device()
     try:
         folder = _folder(ref, data_dir, report)
+        if check is not None:
+            check(folder.path, chosen_dtype(dtype, folder, device))
         loaded: LoadedModel | ModelError = _load(ref, folder, dtype, weights, device, report)
     except Cancelled:
         loaded = ModelError("load_cancelled")

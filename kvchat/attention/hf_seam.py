@@ -223,12 +223,7 @@ class LibraryLayers:
         )
 
     def _tensors(self) -> list[Tensor]:
-        found: list[Tensor] = []
-        for layer in self.layers.values():
-            for value in vars(layer).values():
-                parts = value if isinstance(value, (list, tuple)) else [value]
-                found.extend(part for part in parts if isinstance(part, Tensor))
-        return found
+        return [t for layer in self.layers.values() for t in _tensors_in(vars(layer))]
 
     def save(self) -> dict[int, dict[str, Any]]:
         """What a step may change. Keys and values grow by concatenation, so their old tensors are
@@ -243,6 +238,14 @@ class LibraryLayers:
         for i, layer in self.layers.items():
             vars(layer).clear()
             vars(layer).update(saved[i])
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(one)
 
 
 def _kept(value: Any) -> Any:

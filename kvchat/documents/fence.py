@@ -31,7 +31,7 @@ def fence_passages(passages: Sequence[Passage], names: Mapping[str, str]) -> str
     Without passages it says so, for a model that is told nothing makes something up.
     """
     if not passages:
-        nothing = "nothing in it suits the question; say that it is not in the document"
+        nothing = "nothing was found in it for this question; say so if it is about the document"
         return "\n".join(f"{_opening(name)}\n({nothing})\n{_CLOSE}" for name in names.values())
     lines: list[str] = []
     current = None

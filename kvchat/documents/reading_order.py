@@ -18,6 +18,7 @@ Box = tuple[float, float, float, float]
 """left, bottom, right, top in points, y upwards, as the page is seen."""
 
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]+")
+_NO_LETTER = re.compile(r"[\W\d_]+")
 _NARROW = "fijlrtI"
 
 MOST_CHARACTERS = 60_000
@@ -205,7 +206,7 @@ def _is_prose(pieces: list[Piece]) -> bool:
     if len(pieces) < 4:
         return False
     texts = [p.text.replace(".", "").replace(" ", "") for p in pieces]
-    letters = sum(c.isalpha() for text in texts for c in text)
+    letters = sum(len(_NO_LETTER.sub("", text)) for text in texts)
     return median(map(len, texts)) >= 10 and letters > 0.65 * sum(map(len, texts))
 
 

@@ -20,7 +20,7 @@ from kvchat.documents.terms import (
 )
 
 _K1, _B = 1.2, 0.75
-_LEAST_OF_BEST = 0.35
+_LEAST_OF_BEST = 0.5
 """A passage whose score is below this part of the best one's is left out."""
 
 

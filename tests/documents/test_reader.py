@@ -14,6 +14,7 @@ from kvchat.documents import reader
 from kvchat.documents.child import Child
 from kvchat.documents.reader import Page, ReadDocument, notes, page_image, page_ranges, read
 from kvchat.errors import DocumentError
+from kvchat.wording import say
 from tests.documents.small_pdf import write_pdf
 
 WORDS = "the office has a compiler and a garden behind it"
@@ -79,6 +80,9 @@ def test_pages_without_text_are_named(tmp_path):
     document = read(path, "a.pdf")
     assert [page.verdict for page in document.pages] == ["text", "scan", "scan"]
     assert notes(document) == [("document.pages_without_text", {"pages": "2–3"})]
+    for lang in ("en", "ko"):
+        assert "2–3" in say("document.pages_without_text", lang, pages="2–3")
+        assert "2–3" in say("document.pages_unreadable", lang, pages="2–3")
 
 
 def test_pages_whose_fonts_say_nothing_are_left_out_and_named(tmp_path):

@@ -84,9 +84,6 @@ class Calls:
                 return {"text": one.text, "reply": one.reply or ""}
         raise RequestError("ui_request")
 
-    def ledger(self, sent: Any) -> dict[str, Any]:
-        return {"entries": self._conversations.ledger_since(text_of(sent, "chat") or None, 0)}
-
     def documents(self, sent: Any) -> dict[str, Any]:
         chat = text_of(sent, "chat")
         rows = self._conversations.documents(chat) if chat else []

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.answer import ENDED, LiveAnswer
@@ -30,6 +31,29 @@ UNCHANGED = None
 _PAUSE_S, _LONG_PAUSE_S, _MANY_TURNS = 0.125, 0.2, 10
 _LONGEST_PAUSE_S = 1.0
 _MOST_TABS = 512
+
+
+class Reading:
+    """How far an answer's prompt has been read, from the events that are there already."""
+
+    def __init__(self, live: LiveAnswer | None) -> None:
+        self._live = live
+        self._events = live.events() if live is not None else iter(())
+        self._num_events = 0
+        self._read: dict[str, Any] | None = None
+
+    def wait(self, timeout_s: float) -> None:
+        if self._live is not None:
+            self._live.wait_change(self._num_events, timeout_s)
+
+    def done(self) -> dict[str, Any] | None:
+        """`{"done_tokens", "tokens"}` of the newest step, or None before the first."""
+        num_events = self._live.wait_change(-1, 0.0) if self._live is not None else 0
+        for event in islice(self._events, num_events - self._num_events):
+            if event["type"] == "prefilled":
+                self._read = {name: event[name] for name in ("done_tokens", "tokens")}
+        self._num_events = num_events
+        return self._read
 
 
 class Following:
@@ -75,18 +99,18 @@ class Following:
     def _follow(
         self, asked: Asked, wish: int, chat: str, live: LiveAnswer | None
     ) -> Iterator[Shown | None]:
-        seen = -1
+        reading = Reading(live)
         while True:
             drawn_s = time.monotonic()
             is_final = live is None or live.status in ENDED  # before reading, so the last is whole
-            drawn = self._drawn(chat, live, asked.shown)
+            drawn = self._drawn(chat, live, asked.shown, reading.done())
             if self._wishes.get(asked.tab) != wish:
                 yield UNCHANGED
                 return
             yield drawn
             if live is None or is_final:
                 return
-            seen = live.wait_change(seen, 1.0)
+            reading.wait(1.0)
             usual_s = _LONG_PAUSE_S if live.turn > _MANY_TURNS else _PAUSE_S
             pause_s = max(usual_s, self._pauses_s.get(asked.tab, 0.0))
             time.sleep(max(0.0, drawn_s + pause_s - time.monotonic()))
@@ -109,12 +133,14 @@ class Following:
                 talks.delete_turn(chat, asked.turn)
         return chat, talks.live(chat)
 
-    def _drawn(self, chat: str, live: LiveAnswer | None, shown: int) -> Shown:
+    def _drawn(
+        self, chat: str, live: LiveAnswer | None, shown: int, read: dict[str, Any] | None = None
+    ) -> Shown:
         exchanges = merged(self._conversations.history(chat), live)
-        return (
-            messages(exchanges, live, self._lang, shown),
-            notes(chat, exchanges, live, self._lang, shown),
-        )
+        around = notes(chat, exchanges, live, self._lang, shown)
+        if around["live"] and read:
+            around["live"] |= read
+        return messages(exchanges, live, self._lang, shown), around
 
     def _failed(self, asked: Asked, error: KVChatError) -> Shown:
         """The chat as it was, a card with the error, and the text back for the box it came from."""

@@ -57,8 +57,7 @@ def app_over(conversations: Any, *, policy: bool = True) -> FastAPI:
 
 
 async def _frames(conversations: Any, request: Request, chat: str | None) -> AsyncIterator[str]:
-    entries = conversations.ledger_since(chat, 0)
-    number = entries[-1]["number"] if entries else 0
+    number = 0
     while not await request.is_disconnected():
         frame = conversations.frame(chat)
         fresh = conversations.ledger_since(chat, number)

@@ -346,8 +346,10 @@ class StandIn:
             pass
         with self._device:
             begun_s = time.monotonic()
-            live.add({"type": "prefilled", "tokens": 64, "done_tokens": 64, "s": 0.1}, "prefill")
-            live.cancel.wait(min(0.4, 20 * self.token_s))
+            for done in (32, 64):
+                step = {"tokens": 64, "done_tokens": done, "reused_tokens": 0, "s": 0.1}
+                live.add({"type": "prefilled", **step}, "prefill")
+                live.cancel.wait(min(0.2, 10 * self.token_s))
             words, cites = reply_to(node.text, here.documents, next(self._numbers))
             for cite in cites:
                 live.add({"type": "citation", **cite})

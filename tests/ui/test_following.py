@@ -35,6 +35,14 @@ def test_a_question_makes_a_chat_and_is_followed_to_its_end(talks: StandIn) -> N
     assert " 60" in last[0][-1]["content"]
 
 
+def test_how_far_the_prompt_is_read_is_shown(talks: StandIn) -> None:
+    talks.token_s = 0.02
+    shown = list(Following(talks, "en").show(asked("ask", text="count to 3")))
+    read = [one[1]["live"].get("done_tokens") for one in shown if one and one[1]["live"]]
+    assert {32, 64} & set(read)
+    assert read == sorted(read, key=lambda done: done or 0)
+
+
 def test_updates_come_at_most_eight_times_a_second(talks: StandIn) -> None:
     begun = time.monotonic()
     shown = list(Following(talks, "en").show(asked("ask", text="count to 100")))

@@ -54,6 +54,7 @@
     seen = now;
     K.refreshDocuments();
   });
+  K.on("ledger", () => K.refreshDocuments()); // how a document is read is decided with a question
   K.on("chat", () => {
     failures = [];
     documents = [];

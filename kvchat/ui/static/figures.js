@@ -30,7 +30,8 @@
     return parts.filter(Boolean).join(" · ");
   };
   const progressOf = () => {
-    const { status } = K.notes.live;
+    const { status, done_tokens: done, tokens } = K.notes.live;
+    if (status === "prefill" && tokens) return K.say("ui.live.prefill.tokens", { done, of: tokens });
     const rate = status === "decode" && pace.rate ? K.say("ui.figures.rate", { rate: K.number(pace.rate, 1) }) : "";
     return [K.say(`ui.live.${status}`), rate].filter(Boolean).join(" · ");
   };

@@ -70,15 +70,10 @@
     entries = [...entries, ...fresh].sort((a, b) => (a.number ?? 0) - (b.number ?? 0));
     K.emit("entries", entries);
   };
-  const load = async () => {
-    const chat = K.chat;
+  // The live channel tells a chat's entries from the first when it is opened, then the new ones.
+  K.on("ledger", add);
+  K.on("chat", () => {
     entries = [];
     K.emit("entries", entries);
-    if (!chat) return;
-    const found = await K.call("ledger", { chat });
-    if (chat === K.chat) add(found.entries ?? []);
-  };
-  K.on("ledger", add);
-  K.on("chat", load);
-  load();
+  });
 })();

@@ -1,0 +1,134 @@
+"""Where kvchat keeps its things and what it needs around it: data folder, model, tools, port."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from kvchat.attention.choose import describe
+from kvchat.cli_listen import DEFAULT_PORT, listening
+from kvchat.cli_plan.model import DTYPE_BYTES, find
+from kvchat.cli_running import running_on
+from kvchat.device.memory import pick_device
+from kvchat.doctor.findings import Finding, Problem
+from kvchat.errors import KVChatError, ServeError
+from kvchat.memory.footprint import Holding, footprint_of
+from kvchat.models.catalog import builtin
+from kvchat.models.folder import examine
+from kvchat.models.manifest import is_whole
+from kvchat.planner.plan import LEAST_CHUNK, LEAST_REPLY
+from kvchat.settings import Settings
+from kvchat.units import GIB, format_size
+
+LEAST_DISK = 1 * GIB
+"""The built-in model takes a quarter of it; KV files and documents want the rest."""
+_TOOL_TIMEOUT_S = 5.0
+
+
+def data_folder(folder: Path) -> Finding:
+    """Whether it can be written to, and how much room its disk has. Makes nothing."""
+    there = folder.is_dir()
+    writable = _writable(folder)
+    free = _free(folder)
+    problems = []
+    if not writable:
+        problems.append(Problem("data_unwritable", {"folder": folder}, fatal=True))
+    elif free is not None and free < LEAST_DISK:
+        facts = {"folder": folder, "free": format_size(free), "least": format_size(LEAST_DISK)}
+        problems.append(Problem("disk_full", facts, fatal=free < LEAST_DISK // 20))
+    return Finding(
+        {"folder": str(folder), "exists": there, "writable": writable, "free": free}, problems
+    )
+
+
+def _writable(folder: Path) -> bool:
+    """By writing, where the folder is there: rights alone do not tell of a read-only disk."""
+    if not folder.exists():
+        parent = _existing(folder)
+        return parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _existing(folder: Path) -> Path:
+    return next((one for one in (folder, *folder.parents) if one.exists()), folder)
+
+
+def _free(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(_existing(folder)).free
+    except OSError:
+        return None
+
+
+def model(settings: Settings, folder: Path, usable: int | None) -> Finding:
+    """Whether the model of the settings can be loaded, and whether one short answer fits beside
+    it.
+    """
+    made_from = builtin()
+    is_builtin = settings.model == made_from.name
+    package = importlib.util.find_spec(made_from.package) is not None
+    converted = is_whole(folder / "models" / made_from.name, made_from.sha256)
+    facts: dict[str, Any] = {
+        "model": settings.model,
+        "builtin": "ready" if converted else "packed" if package else "missing",
+    }
+    if is_builtin and not (package or converted):
+        facts_of = {"requirement": made_from.requirement}
+        return Finding(facts, [Problem("builtin_missing", facts_of, fatal=True)])
+    try:
+        if not is_builtin:
+            examine(Path(settings.model).expanduser())
+        planned = find(settings, folder)
+    except KVChatError as error:
+        return Finding(facts, [Problem.of(error)])
+    device = pick_device()
+    least = Holding(LEAST_CHUNK, "fp", "fp", DTYPE_BYTES[planned.dtype], device.type)
+    needed = footprint_of(planned.spec, LEAST_REPLY, least).total
+    facts |= {"dtype": planned.dtype, "weights": planned.spec.weight_bytes, "needed": needed}
+    facts["attention"] = describe(planned.spec, device)
+    if usable is None or needed <= usable:
+        return Finding(facts)
+    short = {"needed": format_size(needed), "usable": format_size(usable)}
+    return Finding(facts, [Problem("model_too_large", {"model": settings.model} | short, True)])
+
+
+def tools() -> Finding:
+    """Tesseract, which reads scanned pages; without it kvchat says page by page what it cannot
+    read.
+    """
+    path = shutil.which("tesseract")
+    return Finding({"tesseract": path, "languages": _languages(path) if path else []})
+
+
+def _languages(tesseract: str) -> list[str]:
+    try:
+        told = subprocess.run(
+            [tesseract, "--list-langs"],
+            capture_output=True,
+            text=True,
+            timeout=_TOOL_TIMEOUT_S,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        return []
+    return sorted(line.strip() for line in told.splitlines()[1:] if line.strip())
+
+
+def port(folder: Path) -> Finding:
+    """The port that a start would take now, or the kvchat that runs already."""
+    running = running_on(folder)
+    if running is not None:
+        return Finding({"running": running.url, "port": None})
+    try:
+        with listening("127.0.0.1", None) as listener:
+            taken = int(listener.getsockname()[1])
+    except ServeError as error:
+        return Finding({"running": None, "port": None}, [Problem.of(error)])
+    return Finding({"running": None, "port": taken, "usual": taken == DEFAULT_PORT})

@@ -1,0 +1,96 @@
+"""An examination as a person reads it. Finds nothing out."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from kvchat.doctor.findings import Problem
+from kvchat.units import format_size
+from kvchat.wording import Language, say
+
+Facts = dict[str, dict[str, Any]]
+
+
+def told(problems: list[Problem], lang: Language) -> list[dict[str, Any]]:
+    return [
+        {
+            "code": problem.code,
+            "fatal": problem.fatal,
+            "message": problem.message(lang),
+            "remedy": problem.remedy(lang),
+        }
+        for problem in problems
+    ]
+
+
+def as_text(facts: Facts, problems: list[Problem], lang: Language) -> Iterator[str]:
+    yield say("doctor.system", lang, **facts["system"])
+    yield from _compute(facts["compute"], lang)
+    yield _memory(facts["memory"], lang)
+    yield _data(facts["data"], lang)
+    yield _model(facts["model"], lang)
+    for row in facts["model"].get("attention", ()):
+        yield say("doctor.attention", lang, **row)
+    yield _tools(facts["tools"], lang)
+    yield _port(facts["port"], lang)
+    untested = [row for row in facts["packages"]["packages"] if not row["fits"]]
+    code = "doctor.packages.tested" if not untested else "doctor.packages.untested"
+    yield say(code, lang, num=len(facts["packages"]["packages"]), untested=len(untested))
+    yield ""
+    if not problems:
+        yield say("doctor.well", lang)
+    for problem in problems:
+        yield say(
+            "doctor.fatal" if problem.fatal else "doctor.note", lang, what=problem.message(lang)
+        )
+        yield "  " + problem.remedy(lang)
+
+
+def _compute(compute: dict[str, Any], lang: Language) -> Iterator[str]:
+    yield say("doctor.torch", lang, **compute)
+    for row in compute["devices"]:
+        total = format_size(row["memory"]["total"])
+        shared = say("doctor.shared", lang) if row["memory"]["shared"] else ""
+        yield (
+            say("doctor.device", lang, device=row["device"], name=row["name"], total=total) + shared
+        )
+    yield say("doctor.chosen", lang, device=compute["device"])
+    if compute["nvidia_driver"] is not None:
+        yield say("doctor.driver", lang, version=compute["nvidia_driver"])
+
+
+def _memory(memory: dict[str, Any], lang: Language) -> str:
+    sizes = {
+        name: format_size(memory[name])
+        for name in ("total", "free", "other_processes", "headroom", "usable")
+    }
+    budget = memory["budget"]
+    told_budget = "" if budget is None else say("doctor.budget", lang, size=format_size(budget))
+    return say("doctor.memory", lang, **sizes) + told_budget
+
+
+def _data(data: dict[str, Any], lang: Language) -> str:
+    free = "?" if data["free"] is None else format_size(data["free"])
+    code = "doctor.data.there" if data["exists"] else "doctor.data.new"
+    return say(code, lang, folder=data["folder"], free=free)
+
+
+def _model(model: dict[str, Any], lang: Language) -> str:
+    if "needed" not in model:
+        return say("doctor.model.unknown", lang, model=model["model"])
+    sizes = {name: format_size(model[name]) for name in ("weights", "needed")}
+    named = say("doctor.model", lang, model=model["model"], dtype=model["dtype"], **sizes)
+    return f"{named} {say('doctor.builtin.' + model['builtin'], lang)}"
+
+
+def _tools(tools: dict[str, Any], lang: Language) -> str:
+    if tools["tesseract"] is None:
+        return say("doctor.tesseract.none", lang)
+    return say("doctor.tesseract", lang, languages=", ".join(tools["languages"]) or "?")
+
+
+def _port(port: dict[str, Any], lang: Language) -> str:
+    if port["running"] is not None:
+        return say("doctor.running", lang, url=port["running"])
+    if port["port"] is None:
+        return say("doctor.port.none", lang)
+    return say("doctor.port", lang, port=port["port"])

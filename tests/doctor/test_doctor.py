@@ -1,0 +1,167 @@
+"""`doctor` on this machine and on machines that have something wrong with them."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kvchat.cli import main
+from kvchat.device.drivers import installed_drivers
+from kvchat.doctor import machine, place
+from kvchat.doctor.findings import Problem
+from kvchat.settings import Settings, changed
+from kvchat.units import GIB
+from kvchat.wording import LANGUAGES, Language, table
+from packaging.requirements import Requirement
+from tests.tiny import tiny_folder
+
+
+def doctor(
+    capsys: pytest.CaptureFixture[str], data_dir: Path, *flags: str
+) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    code = main(["doctor", "--json", "--data-dir", str(data_dir), *flags])
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return code, found
+
+
+def test_this_machine_with_a_model_of_its_own(
+    capsys: pytest.CaptureFixture[str], data_dir: Path, tmp_path: Path
+):
+    model = tiny_folder("gemma3", tmp_path / "tiny")
+    code, found = doctor(capsys, data_dir, "--model", str(model))
+    assert code == 0
+    assert found["usable"]
+    assert found["compute"]["torch"] == torch.__version__
+    assert found["memory"]["total"] >= found["memory"]["free"] > 0
+    assert found["data"]["writable"]
+    assert found["model"]["needed"] > found["model"]["weights"] > 0
+    assert {row["layers"] for row in found["model"]["attention"]} == {"full", "sliding"}
+    assert all(row["fits"] for row in found["packages"]["packages"])
+    assert {"torch", "transformers", "gradio"} <= {
+        row["package"] for row in found["packages"]["packages"]
+    }
+    assert found["port"]["port"] >= 7860
+    assert not [problem for problem in found["problems"] if problem["fatal"]]
+
+
+def test_nothing_is_made(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    folder = tmp_path / "not" / "there"
+    _, found = doctor(capsys, folder)
+    assert found["data"] | {"free": 0} == {
+        "folder": str(folder),
+        "exists": False,
+        "writable": True,
+        "free": 0,
+    }
+    assert not (tmp_path / "not").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--memory-budget", "100MiB"], "model_too_large"),
+        (["--model", "/nowhere"], "model_not_found"),
+        (["--model", "Qwen3-8B"], "model_not_found"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_exit_1(
+    capsys: pytest.CaptureFixture[str], data_dir: Path, flags: list[str], problem: str
+):
+    code, found = doctor(capsys, data_dir, *flags)
+    assert code == 1
+    assert not found["usable"]
+    fatal = [one["code"] for one in found["problems"] if one["fatal"]]
+    assert problem in fatal or "builtin_missing" in fatal
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_it_reads_as_sentences_in_one_language(
+    capsys: pytest.CaptureFixture[str], data_dir: Path, tmp_path: Path, lang: Language
+):
+    model = tiny_folder("llama", tmp_path / "tiny")
+    flags = ["doctor", "--data-dir", str(data_dir), "--model", str(model), "--lang", lang]
+    capsys.readouterr()
+    assert main(flags) == 0
+    out = capsys.readouterr().out
+    assert ("메모리" in out) == (lang == "ko")
+    assert "{" not in out
+
+
+def test_a_data_folder_that_cannot_be_written_is_fatal(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        found = place.data_folder(folder)
+        assert [(p.code, p.fatal) for p in found.problems] == [("data_unwritable", True)]
+
+
+def test_a_card_that_lies_idle_is_told():
+    """The build of torch that runs here against drivers that may be there."""
+    build = machine.torch_build()
+    idle = machine.compute(frozenset({"cuda"})).problems
+    if torch.cuda.is_available():
+        assert idle == []
+    else:
+        wrong = "driver_unusable" if build.startswith("cuda") else "torch_build"
+        assert [problem.code for problem in idle] == [wrong]
+        assert not idle[0].fatal
+    assert machine.compute(frozenset()).problems == []
+
+
+@pytest.mark.parametrize(
+    ("paths", "platform", "found"),
+    [
+        ((), "linux", set()),
+        (("/proc/driver/nvidia/version",), "linux", {"cuda"}),
+        (("/usr/lib/wsl/lib/libcuda.so.1",), "linux", {"cuda"}),
+        (("/dev/kfd", "/opt/rocm"), "linux", {"rocm"}),
+        (("/opt/rocm",), "linux", set()),
+        ((), "darwin", {"mps"}),
+        ((), "win32", set()),
+    ],
+)
+def test_drivers_by_what_they_leave_behind(paths: tuple[str, ...], platform: str, found: set[str]):
+    assert installed_drivers(lambda path: path in paths, platform) == found
+
+
+def test_packages_that_are_missing_or_of_another_version():
+    found = machine.packages(
+        [
+            Requirement("torch>=2"),
+            Requirement("psutil<0.1"),
+            Requirement("kvchat-no-such-package>=1"),
+            Requirement("nvidia-ml-py>=9999"),
+        ]
+    )
+    assert [row["fits"] for row in found.facts["packages"]] == [True, False, False, False]
+    assert [(p.code, p.fatal) for p in found.problems] == [
+        ("package_untested", False),
+        ("package_missing", True),
+        ("package_untested", False),
+    ]
+
+
+def test_a_model_beside_which_no_answer_fits(tmp_path: Path):
+    model = tiny_folder("llama", tmp_path / "tiny")
+    settings = changed(Settings(), {"model": str(model)})
+    assert place.model(settings, tmp_path, 10 * GIB).problems == []
+    assert place.model(settings, tmp_path, None).problems == []
+    short = place.model(settings, tmp_path, 1000)
+    assert [(p.code, p.fatal) for p in short.problems] == [("model_too_large", True)]
+
+
+def test_every_problem_has_a_sentence_and_a_remedy_that_fill_in():
+    codes = {key for key in table() if key.startswith("doctor.problem.")}
+    sentences = {key for key in codes if not key.endswith(".remedy")}
+    assert sentences
+    for key in sentences:
+        assert f"{key}.remedy" in codes
+        for lang in LANGUAGES:
+            names = re.findall(r"{(\w+)}", table()[key][lang] + table()[f"{key}.remedy"][lang])
+            problem = Problem(key.rpartition(".")[2], dict.fromkeys(names, "x"), fatal=True)
+            assert problem.message(lang)
+            assert problem.remedy(lang)

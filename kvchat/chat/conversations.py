@@ -129,8 +129,9 @@ class Conversations:
         if live is not None:
             live.stop()
             live.wait_ended(10)
+        documents = [one.document for one in self._store.chat_documents(chat)]
         self._store.delete(chat)
-        self._shelf.forget([one.sha for one in self._store.remove_unreferenced()])
+        self._shelf.drop_unused(documents)
 
     def history(self, chat: str) -> list[Exchange]:
         """The turns of the branch that is shown, oldest first; the question in flight is among
@@ -221,13 +222,11 @@ class Conversations:
     def add_document(self, chat: str, path: Path, name: str) -> str:
         """Adds a file to a chat and begins to read it; returns its sha256. Raises DocumentError."""
         self._store.chat(chat)
-        sha = self._shelf.add(path, name)
-        self._store.attach_document(chat, sha, name)
-        return sha
+        return self._shelf.add(chat, path, name)
 
     def remove_document(self, chat: str, document: str) -> None:
         self._store.detach(chat, document)
-        self._shelf.forget([one.sha for one in self._store.remove_unreferenced()])
+        self._shelf.drop_unused([document])
 
     def documents(self, chat: str) -> list[DocumentRow]:
         attached = self._store.chat_documents(chat)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CountTokens = Callable[[str], int]
+_LOOK_S = 0.05
 
 
 @dataclass(slots=True)
@@ -42,19 +45,33 @@ class Reading:
     future: Future[None] = field(default_factory=Future)
     cancel: threading.Event = field(default_factory=threading.Event)
 
+    @property
+    def problem(self) -> KVChatError | None:
+        """Why there is no text, as far as is known now."""
+        if self.error is not None or not self.future.done():
+            return self.error
+        if self.future.cancelled() or self.future.exception() is not None:
+            return DocumentError("document_damaged", name=self.name)
+        return None
+
 
 class Shelf:
+    """`folder` is this object's alone; what an interrupted copy left there is removed."""
+
     def __init__(self, store: Store, folder: Path) -> None:
         self._store = store
         self._folder = folder
         self._readings: dict[str, Reading] = {}
-        self._lock = threading.Lock()
+        # Held while a file comes or goes: what one chat adds, another may just be letting go.
+        self._lock = threading.RLock()
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="kvchat-reading")
         self._count: CountTokens | None = None
         self._tokens: dict[str, int] = {}
         self._read = lru_cache(maxsize=16)(self._from_store)
         self._split = lru_cache(maxsize=16)(self._passages)
         self._index = lru_cache(maxsize=8)(self._made_index)
+        for part in folder.glob("*.part"):
+            part.unlink()
 
     def close(self) -> None:
         for reading in self._readings.values():
@@ -74,25 +91,39 @@ class Shelf:
 
     # --- adding and reading -----------------------------------------------------------------------
 
-    def add(self, path: Path, name: str) -> str:
-        """Copies the file into the data folder and begins to read it; returns its sha256.
+    def add(self, chat: str, path: Path, name: str) -> str:
+        """Copies a chat's file into the data folder and begins to read it; returns its sha256.
 
-        Raises DocumentError where the file itself cannot be had.
+        Raises DocumentError where the file itself cannot be had, StoreError where the chat is gone.
         """
         shown = clean_name(name)
-        try:
-            with path.open("rb") as file:
-                sha = hashlib.file_digest(file, "sha256").hexdigest()
-            target = self._path(sha)
-            if not target.is_file():
-                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                part = target.with_suffix(".part")
+        with self._lock:
+            try:
+                sha = self._copied(path)
+            except OSError as error:
+                why = error.strerror
+                raise DocumentError("document_unavailable", name=shown, why=why) from None
+            try:
+                self._store.attach_document(chat, sha, shown)
+            except BaseException:
+                self.drop_unused([sha])
+                raise
+            self._begin(sha, shown)
+            return sha
+
+    def _copied(self, path: Path) -> str:
+        with path.open("rb") as file:
+            sha = hashlib.file_digest(file, "sha256").hexdigest()
+        target = self._path(sha)
+        if not target.is_file():
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            part = target.with_suffix(".part")
+            try:
                 shutil.copyfile(path, part)
                 part.chmod(0o600)
                 part.replace(target)
-        except OSError as error:
-            raise DocumentError("document_unavailable", name=shown, why=error.strerror) from None
-        self._begin(sha, shown)
+            finally:
+                part.unlink(missing_ok=True)
         return sha
 
     def _path(self, sha: str) -> Path:
@@ -101,7 +132,7 @@ class Shelf:
     def _begin(self, sha: str, name: str) -> Reading:
         with self._lock:
             known = self._readings.get(sha)
-            if known is not None and (known.error is None or not known.future.done()):
+            if known is not None and (known.problem is None or not known.future.done()):
                 return known
             reading = self._readings[sha] = Reading(name)
             if self._store.document(sha) is not None:
@@ -117,20 +148,30 @@ class Shelf:
         try:
             found = read(self._path(sha), reading.name, progress=progress, cancel=reading.cancel)
             pages = [(p.number, p.label, p.verdict, p.text) for p in found.pages]
-            self._store.add_document(sha, reading.name, pages, str(self._path(sha)))
+            with self._lock:
+                if reading.cancel.is_set():
+                    raise DocumentError("document_cancelled", name=reading.name)
+                self._store.add_document(sha, reading.name, pages, str(self._path(sha)))
         except KVChatError as error:
             reading.error = error
+        with self._lock:
+            if reading.cancel.is_set() and sha not in self._readings:
+                self._remove_file(sha)
 
     def reading(self, sha: str, name: str) -> Reading:
         """How far a document is; begins to read one that was not read before the program ended."""
         known = self._readings.get(sha)
         return known if known is not None else self._begin(sha, name)
 
-    def wait(self, sha: str, name: str) -> ReadDocument | None:
-        """The document once it is read; None where it cannot be. Blocks."""
+    def wait(
+        self, sha: str, name: str, cancel: threading.Event | None = None
+    ) -> ReadDocument | None:
+        """The document once it is read; None where it cannot be, or `cancel` is set. Blocks."""
         reading = self.reading(sha, name)
-        reading.future.result()
-        return None if reading.error is not None else self.document(sha)
+        while not wait_for([reading.future], _LOOK_S).done:
+            if cancel is not None and cancel.is_set():
+                return None
+        return None if reading.problem is not None else self.document(sha)
 
     # --- what was read ----------------------------------------------------------------------------
 
@@ -184,12 +225,13 @@ class Shelf:
             "problem": None,
             "notes": [],
         }
-        if reading.error is not None:
+        problem = reading.problem
+        if problem is not None:
             row["problem"] = {
-                "code": reading.error.code,
-                "facts": reading.error.facts,
-                "message": reading.error.message(),
-                "remedy": reading.error.remedy(),
+                "code": problem.code,
+                "facts": problem.facts,
+                "message": problem.message(),
+                "remedy": problem.remedy(),
             }
         elif reading.future.done():
             document = self.document(sha)
@@ -198,11 +240,27 @@ class Shelf:
             row["notes"] = [{"code": code, "facts": facts} for code, facts in notes(document)]
         return row
 
-    def forget(self, shas: Sequence[str]) -> None:
-        """Removes files of documents that nothing needs any more."""
-        for sha in shas:
-            self._readings.pop(sha, None)
-            self._path(sha).unlink(missing_ok=True)
+    def drop_unused(self, shas: Iterable[str]) -> None:
+        """Removes what no chat and no message needs any more; `shas` may have become that."""
+        with self._lock:
+            gone = {one.sha for one in self._store.remove_unreferenced()}
+            # Files that are still being read, or cannot be, are in no table but the chats' own.
+            unread = [one for one in shas if one not in gone and self._store.document(one) is None]
+            gone |= set(unread) - self._held(unread)
+            for sha in gone:
+                reading = self._readings.pop(sha, None)
+                if reading is not None:
+                    reading.cancel.set()
+                self._remove_file(sha)
         self._read.cache_clear()
         self._split.cache_clear()
         self._index.cache_clear()
+
+    def _remove_file(self, sha: str) -> None:
+        with suppress(PermissionError):  # Windows keeps a file that is open; its reader removes it
+            self._path(sha).unlink(missing_ok=True)
+
+    def _held(self, shas: Sequence[str]) -> set[str]:
+        """Those of the documents that a chat has."""
+        chats = self._store.chats(unlisted=True) if shas else []
+        return {one.document for chat in chats for one in self._store.chat_documents(chat.id)}

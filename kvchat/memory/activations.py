@@ -26,7 +26,8 @@ value_dim) and T tokens attended to (N, or window - 1 + C):
         else: two partial outputs and their merge       C (3 O b + 20 heads)
           prefix and chunk in one piece, if joined      T K b
           a sliding layer's mask                        C T (3 + b)
-          softcap or sinks: scores of all heads         C T (12 heads + 3)
+          softcap, sinks, a mask over grouped heads
+            on a card: scores of all heads              C T (12 heads + 3)
             keys, values for all heads, in fp32         T (heads (key_dim + value_dim) + kv_heads
                                                         value_dim) 4
           latent: keys, values for all heads            T work_values b
@@ -131,7 +132,9 @@ def _attention(reading: _Reading, layer: LayerSpec, own: int) -> int:
         found += chunk * held * (3 + b)
     if layer.kind == "latent":
         return found + (held * layer.work_values + chunk * held * (2 * heads + 1)) * b
-    if spec.dense_scores or layer.key_dim != layer.value_dim:
+    # On a card torch's kernels take a mask or grouped heads, not both: its plain version serves.
+    plain = slides and heads != layer.num_kv_heads and reading.device_type != "cpu"
+    if plain or spec.dense_scores or layer.key_dim != layer.value_dim:
         wide = heads * (layer.key_dim + layer.value_dim) + layer.num_kv_heads * layer.value_dim
         found += held * wide * _FP32_BYTES + chunk * held * (3 * heads * _FP32_BYTES + 3)
     return found

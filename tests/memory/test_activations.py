@@ -98,19 +98,19 @@ def measured(name: str, chunk: int, context: int, dtype: torch.dtype) -> tuple[M
     text.sequence.resize_hot(BLOCK_TOKENS + chunk)
     text.sequence.reserve(chunk)
     sampler = Sampler(Sampling(temperature=0.7, top_p=0.95, seed=1), torch.device("cpu"))
-    before = set(library_storages(text))
+    before = library_storages(text)  # held, so that none of their places is used again
     with torch.inference_mode(), LivePeak() as peak:
         logits = local._forward(text, [7] * chunk)
         sampler.draw(logits, None)
     # What the library's own layers made anew stays with them, and is counted as KV.
-    made = {at: size for at, size in library_storages(text).items() if at not in before}
-    return spec, peak.peak_bytes - sum(made.values())
+    made = [s for at, s in library_storages(text).items() if at not in before]
+    return spec, peak.peak_bytes - sum(storage.nbytes() for storage in made)
 
 
-def library_storages(text: Text) -> dict[int, int]:
-    """Where the library's own layers keep their tensors, and how large each storage is."""
+def library_storages(text: Text) -> dict[int, torch.UntypedStorage]:
+    """The storages of the library's own layers, by their place in memory."""
     return {
-        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage()
         for layer in text.library.layers.values()
         for tensor in tree_leaves(vars(layer))
         if isinstance(tensor, torch.Tensor)

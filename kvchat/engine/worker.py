@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from kvchat.engine.events import Done, Event, Failed, Framed, Prefilled, Request, Token
+from kvchat.engine.events import Done, Event, Failed, Figures, Framed, Prefilled, Request, Token
 from kvchat.errors import KVChatError, ModelError
 from kvchat.models.progress import LoadProgress
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IDLE_INTERVAL_S = 1.0
+WAITING_INTERVAL_S = 0.1
 Stage = Literal["loading", "ready", "prefill", "decode", "stopping", "error"]
 Load = Callable[[Callable[[LoadProgress], None], threading.Event], "Engine"]
 
@@ -36,6 +37,11 @@ class _Job:
     number: int
     request: Request | None = field(compare=False)
     events: queue.SimpleQueue[Event] = field(compare=False, default_factory=queue.SimpleQueue)
+    claim: threading.Lock = field(compare=False, default_factory=threading.Lock)
+
+    def claimed(self) -> bool:
+        """Whether the caller is the first to take the job: to answer it, or to take it back."""
+        return self.claim.acquire(blocking=False)
 
 
 class Worker:
@@ -77,14 +83,28 @@ class Worker:
         return self.engine
 
     def submit(self, request: Request) -> Iterator[Event]:
-        """The events of one reply, as they come; the last is Done or Failed."""
+        """The events of one reply, as they come; the last is Done or Failed.
+
+        A request that is told to end while others are answered does not wait for its turn.
+        """
         job = _Job(request.priority, next(self._numbers), request)
         self._jobs.put(job)
         while True:
-            event = job.events.get()
+            event = self._next_event(job, request)
             yield event
             if isinstance(event, (Done, Failed)):
                 return
+
+    def _next_event(self, job: _Job, request: Request) -> Event:
+        while True:
+            try:
+                return job.events.get(timeout=WAITING_INTERVAL_S)
+            except queue.Empty:
+                if request.cancel.is_set() and job.claimed():
+                    figures = Figures(len(request.prompt_ids), 0, 0, 0.0, 0.0, 0.0, 0, {})
+                    return Done("", (), "cancelled", figures)
+                if not self._thread.is_alive() and job.claimed():
+                    return Failed(self.error or ModelError("closing"), "", ())
 
     def close(self) -> None:
         """Stops what is being made and ends the thread."""
@@ -107,7 +127,7 @@ class Worker:
                 except queue.Empty:
                     self._measure()
                     continue
-                if job.request is not None:
+                if job.request is not None and job.claimed():
                     self._answer(job, job.request)
         self._refuse_the_rest()
 
@@ -166,7 +186,8 @@ class Worker:
             job = self._jobs.get()
             if job.request is None:
                 return
-            job.events.put(Failed(error, "", ()))
+            if job.claimed():
+                job.events.put(Failed(error, "", ()))
 
 
 def load_row(worker: Worker, started_s: float) -> dict[str, Any]:

@@ -1,0 +1,128 @@
+"""The thread that owns the device: who goes first, and that nobody waits for what is over."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kvchat.engine.engine import Engine
+from kvchat.engine.events import Done, Event, Failed, Priority, Request, Token
+from kvchat.engine.worker import Worker
+from kvchat.errors import ModelError
+from tests.engine.test_engine import MakeEngine, random_ids, request
+
+MakeWorker = Callable[..., Worker]
+
+
+@pytest.fixture
+def make_worker(make_engine: MakeEngine) -> Iterator[MakeWorker]:
+    made: list[Worker] = []
+
+    def make(load: Callable[..., Engine] | None = None) -> Worker:
+        made.append(Worker(load or (lambda *_: make_engine())))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.close()
+
+
+class Asked(threading.Thread):
+    """Reads the events of a request as a conversation does."""
+
+    def __init__(self, worker: Worker, asked: Request) -> None:
+        super().__init__(daemon=True)
+        self.events: list[Event] = []
+        self.first = threading.Event()
+        self._worker, self.asked = worker, asked
+        self.start()
+
+    def run(self) -> None:
+        for event in self._worker.submit(self.asked):
+            self.events.append(event)
+            if isinstance(event, Token):
+                self.first.set()
+
+    def ended(self, timeout_s: float = 30) -> Event:
+        self.join(timeout_s)
+        assert not self.is_alive()
+        return self.events[-1]
+
+
+def long_request(seed: int = 1, **changes: object) -> Request:
+    cancel = threading.Event()
+    return request(random_ids(40, seed), max_new_tokens=1900, cancel=cancel, **changes)
+
+
+def test_who_waits_need_not_wait_to_be_stopped(make_worker: MakeWorker) -> None:
+    """C28: a question that is queued behind a long answer ends when it is told to."""
+    worker = make_worker()
+    answering = Asked(worker, long_request())
+    assert answering.first.wait(60)
+    waiting = Asked(worker, long_request(2))
+    waiting.asked.cancel.set()
+    end = waiting.ended()
+    assert isinstance(end, Done)
+    assert (end.finish_reason, end.ids, len(waiting.events)) == ("cancelled", (), 1)
+    assert end.figures.prompt_tokens == 40
+    assert answering.is_alive()
+    answering.asked.cancel.set()
+    assert isinstance(answering.ended(), Done)
+    assert isinstance(Asked(worker, request(random_ids(30, 3))).ended(), Done)
+
+
+def test_people_go_before_programs(make_worker: MakeWorker) -> None:
+    worker = make_worker()
+    answering = Asked(worker, long_request())
+    assert answering.first.wait(60)
+    program = Asked(worker, long_request(2, priority=Priority.API))
+    while worker._jobs.qsize() < 1:
+        time.sleep(0.01)
+    person = Asked(worker, long_request(3, priority=Priority.PERSON))
+    while worker._jobs.qsize() < 2:
+        time.sleep(0.01)
+    answering.asked.cancel.set()
+    assert person.first.wait(60)
+    assert not program.events
+    person.asked.cancel.set()
+    assert program.first.wait(60)
+    program.asked.cancel.set()
+    assert isinstance(program.ended(), Done)
+
+
+def test_closing_ends_what_waits_and_what_comes_too_late(make_worker: MakeWorker) -> None:
+    worker = make_worker()
+    worker.wait_ready(60)
+    worker.close()
+    late = Asked(worker, long_request()).ended()
+    assert isinstance(late, Failed)
+    assert late.error.code == "closing"
+
+
+def test_a_model_that_cannot_be_loaded_fails_every_request(make_worker: MakeWorker) -> None:
+    def load(progress: object, cancel: object) -> Engine:
+        raise ModelError("model_load_failed", why="no such thing")
+
+    worker = make_worker(load)
+    with pytest.raises(ModelError):
+        worker.wait_ready(60)
+    for _ in range(2):
+        failed = Asked(worker, long_request()).ended()
+        assert isinstance(failed, Failed)
+        assert failed.error.code == "model_load_failed"
+    assert worker.stage == "error"
+
+
+def test_an_error_in_a_reply_ends_only_that_reply(make_worker: MakeWorker) -> None:
+    worker = make_worker()
+    engine = worker.wait_ready(60)
+    right = engine.local.step
+    engine.local.step = lambda *_: 1 / 0  # type: ignore[assignment,method-assign]
+    failed = Asked(worker, request(random_ids(30))).ended()
+    assert isinstance(failed, Failed)
+    assert failed.error.code == "step_failed"
+    engine.local.step = right  # type: ignore[method-assign]
+    assert isinstance(Asked(worker, request(random_ids(30))).ended(), Done)
+    engine.close_text()
+    engine.pool.check_integrity(0)

@@ -93,5 +93,6 @@ def _chat() -> gr.Chatbot:
         "latex_delimiters": _DELIMITERS,
         "buttons": [],
         "feedback_options": None,
+        "autoscroll": False,  # scroll.js does it
     }
     return gr.Chatbot(**options)

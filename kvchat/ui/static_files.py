@@ -21,6 +21,7 @@ SCRIPTS = (
     "ledger.js",
     "bar.js",
     "chats.js",
+    "scroll.js",
     "figures.js",
     "turns.js",
     "edit.js",

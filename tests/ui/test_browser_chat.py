@@ -246,5 +246,43 @@ def test_a_long_chat_draws_its_last_turns_and_the_rest_on_request(looking: Looki
     talks.token_s = 1 / 60
     begun = time.monotonic()
     ask(page, "count to 120")
-    assert replies(page)[-1].split()[-1] == "120"
+    expect(page.locator(".kv-text").last).to_have_text(re.compile(r"119 120\s*$"))
     assert time.monotonic() - begun < 20  # 2 s of tokens; ten times the second allowed after them
+
+
+def test_the_view_follows_the_answer_until_somebody_scrolls_up(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "markup")
+    ask(page, "markup")
+    looking.talks.token_s = 0.01
+    ask(page, "count to 400", wait=False)
+    log = page.locator("#kv-chat [role=log]")
+    gap = "(log) => log.scrollHeight - log.scrollTop - log.clientHeight"
+    expect(page.locator(".kv-text").last).to_contain_text("120")
+    assert log.evaluate(gap) < 60
+    log.hover()
+    page.mouse.wheel(0, -600)
+    page.wait_for_timeout(800)
+    away = log.evaluate(gap)
+    assert away > 300
+    page.wait_for_timeout(600)
+    assert log.evaluate(gap) >= away
+    page.get_by_role("button", name="To the newest").click()
+    page.wait_for_timeout(600)
+    assert log.evaluate(gap) < 60
+    page.keyboard.press("Escape")
+    answered(page)
+
+
+def test_a_question_is_not_lost_with_the_connection(looking: Looking) -> None:
+    page = looking.open()
+    looking.context.route("**/api/live*", lambda route: route.abort())
+    try:
+        page.evaluate("kvchat.emit('chat', kvchat.chat)")
+        expect(page.locator(".kv-pill-words")).to_have_text("kvchat does not answer")
+        page.fill("#kv-input", "still here")
+        page.press("#kv-input", "Enter")
+        expect(page.locator(".kv-card")).to_contain_text("Check that kvchat is still running")
+        expect(page.locator("#kv-input")).to_have_value("still here")
+    finally:
+        looking.context.unroute("**/api/live*")

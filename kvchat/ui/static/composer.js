@@ -74,7 +74,9 @@
     K.on("adopt", move);
     K.on("chat", restore);
     K.on("focus", () => box.focus());
+    K.on("problem", (found) => drawProblem(problem, found));
     K.on("notes", (notes) => {
+      arrived();
       drawProblem(problem, notes.problem);
       draw();
     });
@@ -83,15 +85,29 @@
     if (matchMedia("(min-width: 800px)").matches) box.focus();
   };
 
+  // What was sent is kept until it has arrived: a question is not lost with the connection.
+  let sent = null;
   const submit = () => {
     const text = box.value.trim();
-    if (!text || busy()) return;
+    if (!text || busy() || sent) return;
+    if (!K.online) return K.emit("problem", offline());
+    sent = { text, lost: setTimeout(giveBack, 8000) };
     box.value = "";
     keep();
     K.grow(box, 240);
     K.emit("typed");
     K.follow();
     K.ask(text);
+  };
+  const offline = () => ({ message: K.say("ui.offline"), remedy: K.say("ui.offline.remedy") });
+  const giveBack = () => {
+    const { text } = sent;
+    sent = null;
+    K.emit("problem", { ...offline(), unsent: text });
+  };
+  const arrived = () => {
+    clearTimeout(sent?.lost);
+    sent = null;
   };
   K.fillIn = (text) => {
     box.value = text;
@@ -137,10 +153,5 @@
       row.setAttribute("aria-label", `${K.say("ui.context")}: ${text.textContent}`);
     });
     return row;
-  };
-
-  K.follow = () => {
-    const log = document.querySelector("#kv-chat [role=log]");
-    if (log) log.scrollTop = log.scrollHeight;
   };
 })();

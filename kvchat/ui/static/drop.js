@@ -67,17 +67,24 @@
     const strip = K.el("div", { class: "kv-strip", "aria-live": "polite", hidden: true });
     const draw = () => {
       const reading = documents.filter((one) => !one.problem && one.pages_done < one.num_pages);
-      const broken = [...documents.filter((one) => one.problem).map((one) => ({ name: one.name, ...one.problem })), ...failures];
+      const broken = [...documents.filter((one) => one.problem).map((one) => ({ ...one.problem, ...one })), ...failures];
       const rows = [
         ...uploading.map((name) => chip(name, K.say("ui.uploading"), null)),
         ...reading.map((one) => chip(one.name, K.say("ui.reading", { done: one.pages_done, of: one.num_pages }), one.pages_done / Math.max(1, one.num_pages))),
-        ...broken.map((one) => K.el("div", { class: "kv-broken" }, K.icon("note"), K.el("div", {}, K.el("strong", { text: one.name }), K.el("span", { text: ` ${one.message} ${one.remedy}` })))),
+        ...broken.map((one) => K.el("div", { class: "kv-broken" }, K.icon("note"),
+          K.el("div", {}, K.el("strong", { text: one.name }), K.el("span", { text: ` ${one.message} ${one.remedy}` })),
+          K.button("ui.close", "close", () => forget(one), { class: "kv-tool" }))),
       ];
       strip.replaceChildren(...rows);
       K.show(strip, rows.length > 0);
     };
     K.on("documents", draw);
     return strip;
+  };
+  const forget = async (one) => {
+    failures = failures.filter((other) => other !== one);
+    if (one.document) await K.call("remove_document", { chat: K.chat, document: one.document });
+    await K.refreshDocuments();
   };
   const chip = (name, words, share) => {
     const fill = K.el("i", { class: share === null ? "kv-unknown" : null });

@@ -5,6 +5,7 @@
   let source = null;
   let retry = 0;
   K.frame = null;
+  K.online = true;
 
   const close = () => {
     clearTimeout(retry);
@@ -14,6 +15,7 @@
   const take = (event) => {
     const frame = JSON.parse(event.data);
     K.frame = frame;
+    K.online = true;
     K.emit("online", true);
     K.emit("frame", frame);
     if (frame.ledger?.length) K.emit("ledger", frame.ledger);
@@ -25,6 +27,7 @@
     source = new EventSource(`/api/live${chat}`);
     source.onmessage = take;
     source.onerror = () => {
+      K.online = false;
       K.emit("online", false);
       if (source?.readyState === EventSource.CLOSED) retry = setTimeout(open, 2000);
     };

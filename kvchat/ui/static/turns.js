@@ -103,26 +103,19 @@
   const drawEarlier = (spot) => {
     if (!spot || spot.firstChild) return;
     const more = () => {
-      hold = { until: performance.now() + 1500, fromEnd: log().scrollHeight - log().scrollTop };
+      K.holdPlace();
       K.shown = K.notes.turns.length + 24;
       K.act("open");
     };
     spot.append(K.el("button", { type: "button", class: "kv-plain", text: K.say("ui.earlier", { turns: K.notes.earlier }), on: { click: more } }));
   };
-  // A chat opens at its end; earlier turns are added above what is being read.
-  let hold = { until: 0, fromEnd: 0 };
-  K.on("chat", () => (hold = { until: performance.now() + 1500, fromEnd: 0 }));
-  const settle = () => {
-    if (log() && performance.now() < hold.until) log().scrollTop = log().scrollHeight - hold.fromEnd;
-  };
-
   K.on("notes", () => fill(true));
   const watch = () => {
     const chat = document.getElementById("kv-chat");
     if (!chat) return setTimeout(watch, 50);
     const look = () => {
       fill(false);
-      settle();
+      K.settle();
     };
     new MutationObserver(look).observe(chat, { childList: true, subtree: true, attributeFilter: ["aria-label"] });
     fill(false);

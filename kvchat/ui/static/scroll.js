@@ -1,0 +1,59 @@
+// Where the conversation is scrolled to: at its end, as long as nobody scrolls up to read.
+(() => {
+  const K = window.kvchat;
+  const NEAR = 60; // pixels from the end that count as the end
+  const log = () => document.querySelector("#kv-chat [role=log]");
+  let atEnd = true;
+  let hold = { until: 0, fromEnd: 0 };
+  let touched = 0;
+
+  K.settle = () => {
+    const box = log();
+    if (!box) return;
+    if (performance.now() < hold.until) box.scrollTop = box.scrollHeight - hold.fromEnd;
+    else if (atEnd) box.scrollTop = box.scrollHeight;
+  };
+  K.follow = () => {
+    atEnd = true;
+    hold.until = 0;
+    K.settle();
+  };
+  // Earlier turns are added above; what is being read stays where it is.
+  K.holdPlace = () => {
+    atEnd = false;
+    hold = { until: performance.now() + 1500, fromEnd: log().scrollHeight - log().scrollTop };
+  };
+  K.on("chat", K.follow);
+
+  // Only a person takes the view away from the end; text that grows does not. It is left at once, for
+  // browsers glide: a next piece of text would call the view back before it has moved.
+  const UP_KEYS = ["PageUp", "Home", "ArrowUp"];
+  const leave = (event) => {
+    touched = performance.now();
+    const up = event.type === "touchmove" || event.deltaY < 0 || UP_KEYS.includes(event.key);
+    if (!up || log().scrollTop === 0) return;
+    atEnd = false;
+    hold.until = 0;
+  };
+  const scrolled = (event) => {
+    const box = log();
+    const near = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
+    const recent = performance.now() - touched < 400;
+    if (near && (event.type === "scrollend" || !recent)) atEnd = true;
+    else if (!near && recent) atEnd = false;
+  };
+  const watch = () => {
+    const box = log();
+    if (!box) return setTimeout(watch, 50);
+    for (const name of ["wheel", "touchmove", "keydown", "pointerdown"]) box.addEventListener(name, leave, { passive: true });
+    for (const name of ["scroll", "scrollend"]) box.addEventListener(name, scrolled, { passive: true });
+    const sizes = new ResizeObserver(K.settle);
+    sizes.observe(box);
+    const wrap = new MutationObserver(() => {
+      const inner = box.querySelector(".message-wrap");
+      if (inner) sizes.observe(inner);
+    });
+    wrap.observe(box, { childList: true });
+  };
+  watch();
+})();

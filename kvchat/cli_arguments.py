@@ -111,6 +111,8 @@ def _parser(lang: Language) -> _Parser:
     made["plan"].flag("--context", metavar="N", type=int, required=True)
     made["plan"].flag("--key-format", metavar="FORMAT")
     made["plan"].flag("--value-format", metavar="FORMAT")
+    made["plan"].flag("--markdown", action="store_true")
+    made["doctor"].flag("--report", action="store_true")
     made["bench"].flag("name", metavar="NAME", nargs="*")
     for face in ("ask", "plan", "bench", "doctor"):
         made[face].flag("--json", action="store_true")

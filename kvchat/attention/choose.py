@@ -19,30 +19,28 @@ def choose(device: torch.device, query: Tensor, value_dim: int, scoring: Scoring
     return flash.attend_cpu if device.type == "cpu" else flash.attend_sdpa
 
 
-def describe(spec: ModelSpec | None, device: torch.device) -> list[dict[str, object]]:
+def describe(spec: ModelSpec, device: torch.device) -> list[dict[str, object]]:
     """Which backend runs each kind of layer of a model, for `doctor` and the screen.
 
     `fast` is False where only the plain reference or the library's own cache serves.
     """
-    if spec is None:
-        return [{"layers": "full, sliding", "backend": _paged(device), "fast": True}]
     kinds: dict[str, int] = {}
     for layer in spec.layers:
         kinds[_label(layer)] = kinds.get(_label(layer), 0) + 1
-    return [
-        {
-            "layers": kind,
-            "num_layers": number,
-            "backend": _paged(device) if kind in ("full", "sliding") else "library cache",
-            "fast": kind in ("full", "sliding"),
-        }
-        for kind, number in kinds.items()
-    ]
+    rows: list[dict[str, object]] = []
+    for kind, number in kinds.items():
+        backend, fast = _backend(kind, spec, device)
+        rows.append({"layers": kind, "num_layers": number, "backend": backend, "fast": fast})
+    return rows
+
+
+def _backend(kind: str, spec: ModelSpec, device: torch.device) -> tuple[str, bool]:
+    if kind not in ("full", "sliding"):
+        return "library cache", False
+    if spec.dense_scores:
+        return "plain reference, paged", False
+    return ("torch flash (CPU), paged" if device.type == "cpu" else "torch SDPA, paged"), True
 
 
 def _label(layer: LayerSpec) -> str:
     return "shared" if layer.shares_with is not None else layer.kind
-
-
-def _paged(device: torch.device) -> str:
-    return "torch flash (CPU), paged" if device.type == "cpu" else "torch SDPA, paged"

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
     """
     _check(args)
     planned = find(settings, data_dir)
-    if getattr(args, "markdown", False):
+    if args.markdown:
         print(markdown_table([(planned.spec.name, planned.spec)]), end="")
         return 0
     room = room_here(settings)

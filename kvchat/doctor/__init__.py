@@ -22,7 +22,7 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
     problems = [problem for finding in found.values() for problem in finding.problems]
     fatal = any(problem.fatal for problem in problems)
     facts = {name: finding.facts for name, finding in found.items()}
-    if getattr(args, "report", False):
+    if args.report:
         _report(facts, problems, data_dir, lang)
     elif args.json:
         print(json.dumps(as_json(facts, problems, lang), ensure_ascii=False))

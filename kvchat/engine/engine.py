@@ -83,7 +83,13 @@ class Engine:
         root = f"{loaded.name} {loaded.dtype}".encode()
         self.pool = Pool(found, loaded.device, root)
         self.local = LocalModel(loaded.model, loaded.spec, self.pool)
-        self.costs = Costs(loaded.spec, found, loaded.dtype.itemsize, loaded.weight_bytes)
+        self.costs = Costs(
+            loaded.spec,
+            found,
+            loaded.dtype.itemsize,
+            loaded.weight_bytes,
+            loaded.device.type,
+        )
         self._open: Text | None = None
         self._spans: tuple[Span, ...] = ()
         self._chat = ""

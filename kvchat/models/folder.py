@@ -27,7 +27,10 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
+    """`raw` is config.json as it stands; `config` what the library makes of it."""
+
     path: Path
+    raw: Mapping[str, Any]
     config: PreTrainedConfig
     model_class: type[PreTrainedModel]
     weight_files: tuple[Path, ...]
@@ -48,7 +51,7 @@ def examine(path: Path) -> ModelFolder:
         method = dict(raw["quantization_config"] or {}).get("quant_method", "?")
         raise ModelError("model_quantized", path=path, method=method)
     config = _config(path)
-    return ModelFolder(path, config, _causal_class(path, config, raw), files)
+    return ModelFolder(path, raw, config, _causal_class(path, config, raw), files)
 
 
 def _must_be_folder(path: Path) -> None:

@@ -172,7 +172,7 @@ def _described(
         model=model,
         tokenizer=tokenizer,
         spec=spec_from_config(
-            folder.config,
+            folder.raw,
             name=name,
             weight_bytes=measured,
             dtype_bytes=model.dtype.itemsize,

@@ -27,6 +27,7 @@ class Costs:
     geometries: tuple[Geometry, ...]
     dtype_bytes: int
     weight_bytes: int
+    device_type: str = "cuda"
 
     def blocks_bytes(self, num_tokens: int, prefill_chunk: int) -> int:
         """Sealed blocks of a text of n tokens, without those that its sliding windows have left."""
@@ -51,7 +52,9 @@ class Costs:
         return 2 * (whole - own) + 2 * states
 
     def activations(self, prefill_chunk: int, num_tokens: int) -> int:
-        return activation_bytes(self.spec, prefill_chunk, num_tokens, self.dtype_bytes)
+        return activation_bytes(
+            self.spec, prefill_chunk, num_tokens, self.dtype_bytes, self.device_type
+        )
 
     def footprint(self, num_tokens: int, prefill_chunk: int, headroom: int = 0) -> Footprint:
         """Everything that is on the device when a text of n tokens has just been read."""

@@ -3,12 +3,15 @@
 Every prefill chunk size gives the same logits; so does continuing from a reused prefix.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from kvchat.arch.from_hf import spec_from_config
 from kvchat.attention import hf_seam
+from kvchat.attention.choose import describe
 from kvchat.engine.local import LocalModel
 from kvchat.kvcache.blocks import geometries
 from kvchat.kvcache.pool import Pool
@@ -129,3 +132,19 @@ def test_a_model_that_hides_its_keywords_is_refused() -> None:
     layer = text.cache.layers[0]
     with pytest.raises(ModelError):
         layer.update(torch.zeros(1, 2, 1, 16), torch.zeros(1, 2, 1, 16))
+
+
+def test_a_slow_path_is_said() -> None:
+    """C12: softcap goes to the reference, latent layers to the library, and `describe` says so."""
+    config, _ = tiny_model("llama")
+    plain = spec_from_config(config, name="plain", dtype_bytes=4)
+    assert describe(plain, CPU) == [
+        {"layers": "full", "num_layers": 4, "backend": "torch flash (CPU), paged", "fast": True}
+    ]
+    capped = replace(plain, dense_scores=True)
+    assert [row["fast"] for row in describe(capped, CPU)] == [False]
+    latent = replace(plain, layers=(replace(plain.layers[0], kind="latent"), *plain.layers[1:]))
+    assert [row["backend"] for row in describe(latent, CPU)] == [
+        "library cache",
+        "torch flash (CPU), paged",
+    ]

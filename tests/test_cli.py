@@ -74,7 +74,7 @@ BAD = [
     (["--set", "top_k=-1"], "-1"),
     (["--set", "seed=1.5"], "1.5"),
     (["--memory-budget", "6GB"], "6GB"),
-    (["--memory-budget", "1MiB"], "1MiB"),
+    (["--memory-budget", "1000"], "1000"),
     (["--dtype", "fp4"], "fp4"),
     (["--preset", "fastest"], "fastest"),
     (["--settings", "/nowhere/at/all.toml"], "/nowhere/at/all.toml"),

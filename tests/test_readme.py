@@ -1,4 +1,5 @@
-"""The README says what the program says: its table comes from the code that `plan --markdown` runs."""
+"""The README says what the program says: its table is that of `plan --markdown`.
+"""
 
 from pathlib import Path
 

@@ -5,14 +5,14 @@ Measures nothing itself; cheap enough to be asked ten times a second.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from kvchat.chat.branch import Branch
 from kvchat.chat.rows import DocumentRow
 from kvchat.device.memory import pick_device, probe_for
-from kvchat.engine.worker import Worker
+from kvchat.engine.worker import Worker, load_row
 from kvchat.store.store import Store
 
 FIGURES = ("reused_tokens", "prefill_s", "decode_tokens_per_s")
@@ -20,9 +20,15 @@ MOST_NEW_ENTRIES = 20
 
 
 class Frames:
-    def __init__(self, store: Store, worker: Worker) -> None:
+    """`documents` gives the rows of a chat's documents."""
+
+    def __init__(
+        self, store: Store, worker: Worker, documents: Callable[[str], Sequence[DocumentRow]]
+    ) -> None:
         self._store = store
         self._worker = worker
+        self._documents = documents
+        self._started_s = time.monotonic()
         self._figures: dict[str, dict[str, dict[str, Any]]] = {}
 
     def forget(self, chat: str) -> None:
@@ -39,10 +45,16 @@ class Frames:
             held[frame["chat"]] = sum(row["bytes"] for row in frame["spans"])
         return held
 
-    def frame(
-        self, chat: str | None, runtime: dict[str, Any], documents: Sequence[DocumentRow]
-    ) -> dict[str, Any]:
-        measured = self._worker.frame or _before_loading()
+    def load(self) -> dict[str, Any]:
+        """How far loading the model is."""
+        return load_row(self._worker, self._started_s)
+
+    def frame(self, chat: str | None) -> dict[str, Any]:
+        """What is in memory now."""
+        return self.dressed(self._worker.frame or _before_loading(), chat)
+
+    def dressed(self, measured: dict[str, Any], chat: str | None) -> dict[str, Any]:
+        """What the worker measured, as a frame of that chat."""
         frame = {key: value for key, value in measured.items() if key != "chats"}
         if chat is not None and frame["chat"] != chat:
             frame |= {"spans": [], "turns": [], "kv": _all_idle(frame["kv"])}
@@ -59,8 +71,9 @@ class Frames:
                 "tokens": row.num_tokens,
                 "problem": row.problem,
             }
-            for row in documents
+            for row in (self._documents(chat) if chat else ())
         ]
+        runtime = {"stage": self._worker.stage, "load": self.load()}
         return frame | {"runtime": runtime, "documents": rows, "ledger": []}
 
     def _with_figures(self, chat: str, row: dict[str, Any]) -> dict[str, Any]:

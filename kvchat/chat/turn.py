@@ -20,6 +20,7 @@ from kvchat.engine.events import (
     Event,
     Failed,
     Figures,
+    FinishReason,
     Framed,
     Prefilled,
     Priority,
@@ -56,26 +57,33 @@ class Keeper(Protocol):
         ...
 
 
+class Stopped(Exception):
+    """The answer was told to end before anything was computed for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What an answer needs besides the words: settings of this moment, and who is first."""
+    """What an answer needs besides the words: settings of this moment, and who is first.
+
+    `dress` makes of what was measured the frame that listeners see.
+    """
 
     settings: Settings
     stop: tuple[str, ...] = ()
     priority: Priority = Priority.PERSON
+    dress: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
 
 def make_answer(
-    live: LiveAnswer, worker: Worker, asking: Asking, told: Callable[[Engine], Told], keeper: Keeper
+    live: LiveAnswer, worker: Worker, engine: Engine, asking: Asking, told: Told, keeper: Keeper
 ) -> None:
     """Makes the answer and ends it, whatever happens. Blocks; runs on a thread of its own."""
     try:
-        engine = worker.wait_ready()
-        words = told(engine)
-        admitted = admit(words, engine.loaded, asking.settings, engine.last_snapshot, engine.costs)
+        admitted = admit(told, engine.loaded, asking.settings, engine.last_snapshot, engine.costs)
         for taken in keeper.admitted(admitted):
             live.add({"type": "took", **taken})
-        _follow(live, worker, _request(live, asking, admitted, engine.loaded.stop), keeper)
+        request = _request(live, asking, admitted, engine.loaded.stop)
+        _follow(live, worker, request, asking, keeper)
     except KVChatError as error:
         live.cancel.set()
         with suppress(KVChatError):
@@ -107,7 +115,9 @@ def _request(
     )
 
 
-def _follow(live: LiveAnswer, worker: Worker, request: Request, keeper: Keeper) -> None:
+def _follow(
+    live: LiveAnswer, worker: Worker, request: Request, asking: Asking, keeper: Keeper
+) -> None:
     ids: list[int] = []
     for event in worker.submit(request):
         match event:
@@ -121,7 +131,7 @@ def _follow(live: LiveAnswer, worker: Worker, request: Request, keeper: Keeper) 
             case Took():
                 live.add({"type": "took", **keeper.took(event.entry)})
             case Framed():
-                live.add(event.frame)
+                live.add(asking.dress(event.frame))
             case _:
                 _end(live, event, keeper)
 
@@ -132,17 +142,19 @@ def _end(live: LiveAnswer, event: Event, keeper: Keeper) -> None:
         fail(live, event.error)
     elif isinstance(event, Done):
         figures = figures_row(event.figures)
-        live.figures, live.finish_reason = figures, event.finish_reason
         keeper.ended(event.text, event.ids, event.finish_reason, figures)
-        live.add(
-            {
-                "type": "done",
-                "text": event.text,
-                "figures": figures,
-                "finish_reason": event.finish_reason,
-            },
-            "stopped" if event.finish_reason == "cancelled" else "done",
-        )
+        _finish(live, event.text, figures, event.finish_reason)
+
+
+def end_stopped(live: LiveAnswer) -> None:
+    """The end of an answer that nothing was computed for."""
+    _finish(live, "", figures_row(Figures(0, 0, 0, 0.0, 0.0, 0.0, 0, {})), "cancelled")
+
+
+def _finish(live: LiveAnswer, text: str, figures: dict[str, Any], reason: FinishReason) -> None:
+    live.figures, live.finish_reason = figures, reason
+    done = {"type": "done", "text": text, "figures": figures, "finish_reason": reason}
+    live.add(done, "stopped" if reason == "cancelled" else "done")
 
 
 def fail(live: LiveAnswer, error: KVChatError) -> None:

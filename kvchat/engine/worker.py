@@ -73,6 +73,10 @@ class Worker:
 
     # --- for other threads ------------------------------------------------------------------------
 
+    def is_loaded(self, timeout_s: float | None = None) -> bool:
+        """Whether loading is over, by then, whichever way it ended."""
+        return self._loaded.wait(timeout_s)
+
     def wait_ready(self, timeout_s: float | None = None) -> Engine:
         """The engine, once it is loaded. Raises ModelError if that failed or takes longer."""
         if not self._loaded.wait(timeout_s):

@@ -150,3 +150,35 @@ def test_names_are_made_clean_before_they_are_kept(start: Start, tmp_path: Path)
     assert "\n" not in row.name
     assert len(row.name) < 200
     assert ended(conversations.ask(chat, "Which words?")).citations[0]["name"] == row.name
+
+
+def test_stopping_does_not_wait_for_a_document(start: Start, tmp_path: Path) -> None:
+    """The question stays, unanswered; once the document is read, it can be asked again."""
+    conversations = start()
+    chat = conversations.new_chat()
+    conversations.add_document(chat, long_pdf(tmp_path / "long.pdf"), "long.pdf")
+    live = conversations.ask(chat, "What does leaf 7 say?")
+    while live.status != "reading":
+        time.sleep(0.005)
+    live.stop()
+    assert ended(live).status == "stopped"
+    assert conversations.documents(chat)[0].pages_done < 600
+    (shown,) = conversations.history(chat)
+    assert (shown.text, shown.reply, shown.documents) == ("What does leaf 7 say?", None, ())
+    assert list(live.events())[-1]["type"] == "done"
+    conversations.wait_documents(chat)
+    again = answered(conversations.ask(chat, "What does leaf 7 say?"))
+    assert again.citations
+
+
+def test_a_chat_deleted_while_it_waits_for_a_document(start: Start, tmp_path: Path) -> None:
+    conversations = start()
+    chat = conversations.new_chat()
+    conversations.add_document(chat, long_pdf(tmp_path / "long.pdf"), "long.pdf")
+    live = conversations.ask(chat, "What does leaf 7 say?")
+    while live.status != "reading":
+        time.sleep(0.005)
+    conversations.delete(chat)
+    assert ended(live).status == "stopped"
+    assert is_empty(conversations)
+    assert conversations._store.verify() == []

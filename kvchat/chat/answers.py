@@ -1,0 +1,259 @@
+"""The answers under way: one a chat at most, each made on a thread of its own, whoever watches it.
+
+Writes the question down, decides what the model is told, and leaves the rest to `turn.make_answer`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from kvchat.chat.admit import Told
+from kvchat.chat.answer import ENDED, LiveAnswer
+from kvchat.chat.branch import Branch
+from kvchat.chat.bring import bring, decided_modes
+from kvchat.chat.citing import citer
+from kvchat.chat.frames import Frames
+from kvchat.chat.keep import KeepInChat, KeepNothing, write_ledger
+from kvchat.chat.shelf import Shelf
+from kvchat.chat.told import told_of_branch, told_of_messages
+from kvchat.chat.turn import Asking, Stopped, end_stopped, fail, make_answer
+from kvchat.engine.events import Priority
+from kvchat.engine.worker import Worker
+from kvchat.errors import KVChatError, RequestError
+from kvchat.settings import Settings, changed
+from kvchat.store.records import Message
+from kvchat.store.store import Store
+
+if TYPE_CHECKING:
+    from kvchat.engine.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+TITLE_CHARACTERS = 60
+_LONGEST_END_S = 10.0
+_LOOK_S = 0.05
+
+
+class Answers:
+    """`settings` gives those of the moment. Calls return at once, with an answer that grows."""
+
+    def __init__(
+        self,
+        store: Store,
+        shelf: Shelf,
+        worker: Worker,
+        frames: Frames,
+        settings: Callable[[], Settings],
+    ) -> None:
+        self._store = store
+        self._shelf = shelf
+        self._worker = worker
+        self._frames = frames
+        self._settings = settings
+        self._live: dict[str, LiveAnswer] = {}
+        self._one_shot: list[LiveAnswer] = []
+        self._lock = threading.Lock()
+
+    # --- what is under way ------------------------------------------------------------------------
+
+    def live(self, chat: str) -> LiveAnswer | None:
+        """The answer being made, or None."""
+        live = self._live.get(chat)
+        return live if live is not None and live.status not in ENDED else None
+
+    def refuse_if_busy(self, chat: str) -> None:
+        if self.live(chat) is not None:
+            raise RequestError("answer_under_way")
+
+    def end(self, chat: str) -> None:
+        """Stops the chat's answer, waits for its end and forgets it."""
+        live = self._live.pop(chat, None)
+        if live is not None:
+            live.stop()
+            live.wait_ended(_LONGEST_END_S)
+
+    def stop_all(self) -> list[LiveAnswer]:
+        """Tells every answer to end, and gives them back."""
+        with self._lock:
+            found = [*self._live.values(), *self._one_shot]
+        for live in found:
+            live.stop()
+        return found
+
+    def _begin(self, chat: str, turn: int, text: str) -> LiveAnswer:
+        with self._lock:
+            self.refuse_if_busy(chat)
+            live = self._live[chat] = LiveAnswer(chat, turn, text)
+            return live
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def ask(self, chat: str, text: str) -> LiveAnswer:
+        """Raises RequestError for an empty question, and where the chat is being answered."""
+        _refuse_if_empty(text)
+        live = self._begin(chat, self._store.chat(chat).num_turns + 1, text)
+        with self._unless_it_fails(live):
+            return self._asked(live)
+
+    def regenerate(self, chat: str, question: Message, turn: int) -> LiveAnswer:
+        live = self._begin(chat, turn, question.content)
+        with self._unless_it_fails(live):
+            self._store.fork(chat, question.hash)
+            return self._start(live, lambda engine: self._told(engine, live, question))
+
+    def edit(self, chat: str, question: Message, turn: int, text: str) -> LiveAnswer:
+        _refuse_if_empty(text)
+        live = self._begin(chat, turn, text)
+        with self._unless_it_fails(live):
+            self._store.fork(chat, question.parent)
+            return self._asked(live)
+
+    def complete(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        overrides: Mapping[str, object],
+        stop: tuple[str, ...],
+    ) -> LiveAnswer:
+        """Raises SettingsError where an override is wrong."""
+        asking = Asking(changed(self._settings(), overrides), stop, Priority.API)
+        live = LiveAnswer("", 1, messages[-1]["content"])
+        with self._lock:
+            self._one_shot = [one for one in self._one_shot if one.status not in ENDED]
+            self._one_shot.append(live)
+
+        def make() -> None:
+            engine = self._engine(live)
+            make_answer(
+                live, self._worker, engine, asking, told_of_messages(messages), KeepNothing()
+            )
+
+        self._run(live, make)
+        return live
+
+    def _asked(self, live: LiveAnswer) -> LiveAnswer:
+        chat, text = live.chat, live.question
+        if not self._store.chat(chat).title:
+            self._store.rename(chat, " ".join(text.split())[:TITLE_CHARACTERS])
+        if not self._store.chat_documents(chat):
+            message = self._store.append(chat, "user", text)
+            return self._start(live, lambda engine: self._told(engine, live, message))
+        return self._start(
+            live,
+            lambda engine: self._told_with_documents(engine, live),
+            lambda: self._store.append(chat, "user", text),
+        )
+
+    # --- how an answer comes about ----------------------------------------------------------------
+
+    def _start(
+        self,
+        live: LiveAnswer,
+        told: Callable[[Engine], tuple[Told, KeepInChat]],
+        when_stopped: Callable[[], object] = lambda: None,
+    ) -> LiveAnswer:
+        """`told` writes down what is not yet written; `when_stopped` does it if that came first."""
+
+        def make() -> None:
+            try:
+                engine = self._engine(live)
+                words, keeper = told(engine)
+            except Stopped:
+                when_stopped()
+                raise
+            make_answer(live, self._worker, engine, self._asking(live), words, keeper)
+            self._frames.forget(live.chat)
+
+        return self._run(live, make)
+
+    def _engine(self, live: LiveAnswer) -> Engine:
+        """Waits for the model to be loaded. Raises ModelError, and Stopped."""
+        while not self._worker.is_loaded(_LOOK_S):
+            if live.cancel.is_set():
+                raise Stopped
+        return self._worker.wait_ready()
+
+    def _asking(self, live: LiveAnswer) -> Asking:
+        return Asking(self._settings(), dress=lambda frame: self._frames.dressed(frame, live.chat))
+
+    def _run(self, live: LiveAnswer, make: Callable[[], None]) -> LiveAnswer:
+        def outermost() -> None:
+            try:
+                make()
+            except Stopped:
+                self._drop_empty_fork(live)
+                end_stopped(live)
+            except Exception as error:
+                if not isinstance(error, KVChatError):
+                    logger.exception("an answer failed")
+                self._give_up(live, error)
+
+        threading.Thread(target=outermost, name="kvchat-answer", daemon=True).start()
+        return live
+
+    @contextmanager
+    def _unless_it_fails(self, live: LiveAnswer) -> Iterator[None]:
+        """What fails before the answer's thread has begun ends the answer here."""
+        try:
+            yield
+        except Exception as error:
+            self._give_up(live, error)
+            raise
+
+    def _give_up(self, live: LiveAnswer, error: Exception) -> None:
+        live.cancel.set()
+        self._drop_empty_fork(live)
+        if isinstance(error, KVChatError):
+            fail(live, error)
+        else:
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            fail(live, RequestError("step_failed", why=why))
+
+    def _drop_empty_fork(self, live: LiveAnswer) -> None:
+        """Where nothing was written: the branch that was to be stays as it was."""
+        if live.chat:
+            with suppress(KVChatError):
+                self._store.drop_empty_fork(live.chat)
+
+    def _told_with_documents(self, engine: Engine, live: LiveAnswer) -> tuple[Told, KeepInChat]:
+        """Waits for the documents, then writes the question down with what it brings along."""
+        live.status = "reading"
+        store, chat, settings = self._store, live.chat, self._settings()
+        snapshot = engine.last_snapshot
+        capacity = engine.costs.largest_tokens(snapshot.allowed_bytes, settings.prefill_chunk)
+        documents = store.chat_documents(chat)
+        for one in documents:
+            self._shelf.wait(one.document, one.name, live.cancel)
+        if live.cancel.is_set():
+            raise Stopped
+        brought = bring(
+            documents,
+            decided_modes(store.ledger(chat)),
+            live.question,
+            [one.content for one in Branch(store, chat).questions()],
+            self._shelf,
+            settings,
+            capacity,
+        )
+        for entry in brought.entries:
+            live.add({"type": "took", **write_ledger(store, chat, entry)})
+        message = store.append(chat, "user", live.question, brought.attachments)
+        return self._told(engine, live, message)
+
+    def _told(self, engine: Engine, live: LiveAnswer, question: Message) -> tuple[Told, KeepInChat]:
+        """All that the chat could tell the model, and who keeps the answer to it."""
+        store, chat = self._store, live.chat
+        modes = decided_modes(store.ledger(chat))
+        whole = [one for one in store.chat_documents(chat) if modes.get(one.document) == "whole"]
+        told = told_of_branch(store, chat, self._shelf, [one for one in whole if one.leading])
+        names = [(one.document, one.name) for one in whole]
+        cite = citer(question.attachments, names, question.content, self._shelf)
+        return told, KeepInChat(store, live, question.hash, engine.loaded.name, cite)
+
+
+def _refuse_if_empty(text: str) -> None:
+    if not text.strip():
+        raise RequestError("empty_question")

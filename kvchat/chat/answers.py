@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kvchat.chat.admit import Told
 from kvchat.chat.answer import ENDED, LiveAnswer
+from kvchat.chat.api_chats import begin, chats_to_go_on_with, go_on, title_of
 from kvchat.chat.branch import Branch
 from kvchat.chat.bring import bring, decided_modes
 from kvchat.chat.citing import citer
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TITLE_CHARACTERS = 60
 _LONGEST_END_S = 10.0
 _LOOK_S = 0.05
 
@@ -119,25 +119,45 @@ class Answers:
         stop: tuple[str, ...],
     ) -> LiveAnswer:
         """Raises SettingsError where an override is wrong."""
-        asking = Asking(changed(self._settings(), overrides), stop, Priority.API)
+        settings = changed(self._settings(), overrides)
+        asking = Asking(settings, stop, Priority.API)
         live = LiveAnswer("", 1, messages[-1]["content"])
         with self._lock:
             self._one_shot = [one for one in self._one_shot if one.status not in ENDED]
             self._one_shot.append(live)
 
         def make() -> None:
-            engine = self._engine(live)
-            make_answer(
-                live, self._worker, engine, asking, told_of_messages(messages), KeepNothing()
-            )
+            engine, told = self._engine(live), told_of_messages(messages)
+            keeper = self._listed(live, engine, told) if settings.list_api_chats else KeepNothing()
+            make_answer(live, self._worker, engine, asking, told, keeper)
+            self._frames.forget(live.chat)
 
-        self._run(live, make)
-        return live
+        return self._run(live, make)
+
+    def _listed(self, live: LiveAnswer, engine: Engine, told: Told) -> KeepInChat:
+        """A request's answer becomes that of a chat in the list."""
+        live.turn = sum(one.role == "user" for one in told.messages)
+        question = None
+        for chat in chats_to_go_on_with(self._store, told):
+            with suppress(RequestError):  # a chat that is being answered is left alone
+                self._adopt(chat, live)
+                question = go_on(self._store, chat, told)
+                break
+        if question is None:
+            chat, question = begin(self._store, told)
+            self._adopt(chat, live)
+        return KeepInChat(self._store, live, question.hash, engine.loaded.name, tells_all=True)
+
+    def _adopt(self, chat: str, live: LiveAnswer) -> None:
+        with self._lock:
+            self.refuse_if_busy(chat)
+            live.chat = chat
+            self._live[chat] = live
 
     def _asked(self, live: LiveAnswer) -> LiveAnswer:
         chat, text = live.chat, live.question
         if not self._store.chat(chat).title:
-            self._store.rename(chat, " ".join(text.split())[:TITLE_CHARACTERS])
+            self._store.rename(chat, title_of(text))
         if not self._store.chat_documents(chat):
             message = self._store.append(chat, "user", text)
             return self._start(live, lambda engine: self._told(engine, live, message))

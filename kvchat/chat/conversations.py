@@ -165,8 +165,9 @@ class Conversations:
         overrides: Mapping[str, object],
         stop: tuple[str, ...] = (),
     ) -> LiveAnswer:
-        """One answer for /v1, which no chat remembers. `overrides`: settings for this answer
-        only.
+        """One answer for /v1. With the setting `list_api_chats` it is a chat's, else no chat's.
+
+        `overrides`: settings for this answer only. Raises SettingsError.
         """
         return self._answers.complete(messages, overrides, stop)
 

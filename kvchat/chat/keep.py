@@ -33,7 +33,8 @@ class KeepNothing:
 class KeepInChat:
     """Drafts the reply token by token, then makes it a message with its figures and citations.
 
-    `cite` gives the answer's citations, told again once it is complete.
+    `cite` gives the answer's citations, told again once it is complete. `tells_all`: listeners are
+    told of every turn left out, not only of news.
     """
 
     def __init__(
@@ -42,7 +43,9 @@ class KeepInChat:
         live: LiveAnswer,
         user_hash: str,
         model: str,
-        cite: Callable[[str], list[dict[str, Any]]],
+        cite: Callable[[str], list[dict[str, Any]]] = lambda _: [],
+        *,
+        tells_all: bool = False,
     ) -> None:
         self._store = store
         self._live = live
@@ -50,17 +53,19 @@ class KeepInChat:
         self._model = model
         self._cite = cite
         self._user_hash = user_hash
+        self._tells_all = tells_all
 
     def admitted(self, admitted: Admitted) -> Sequence[dict[str, Any]]:
         """The turns left out are told when they change; they come back with a word, too."""
-        rows = admission_entries(admitted)
         before = left_out(self._store, self._chat)
-        news = [
-            row for row in rows if row["code"] != "truncate_turns" or set(row["turns"]) != before
-        ]
+        told = []
+        for row in admission_entries(admitted):
+            if row["code"] != "truncate_turns" or set(row["turns"]) != before:
+                told.append(self.took(row))
+            elif self._tells_all:
+                told.append(row)
         if before and not admitted.left_out:
-            news.append(entry("restore_turns", {}, "fits", 0, None))
-        told = [self.took(row) for row in news]
+            told.append(self.took(entry("restore_turns", {}, "fits", 0, None)))
         self._store.start_draft(self._chat, self._user_hash, self._model)
         for citation in self._cite(""):
             self._live.add(citation)

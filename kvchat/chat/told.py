@@ -7,6 +7,7 @@ from kvchat.chat.admit import Told
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.template import ChatMessage
 from kvchat.documents.fence import fence_document
+from kvchat.store.base import clean
 from kvchat.store.records import ChatDocument, Message, Role, message_hash
 from kvchat.store.store import Store
 
@@ -27,13 +28,14 @@ def message_text(message: Message) -> str:
 
 
 def told_of_messages(messages: Sequence[Mapping[str, str]]) -> Told:
-    """A request's messages; those of the system are joined and stand first."""
+    """A request's messages, named as a chat would name them; those of the system stand first."""
     system = "\n\n".join(one["content"] for one in messages if one["role"] == "system")
     found: list[ChatMessage] = []
     parent: str | None = None
     for one in messages:
         if one["role"] != "system":
             role: Role = "user" if one["role"] == "user" else "assistant"
-            parent = message_hash(parent, role, one["content"], ())
-            found.append(ChatMessage(role, one["content"], parent))
-    return Told(system, (), found)
+            content = clean(one["content"])
+            parent = message_hash(parent, role, content, ())
+            found.append(ChatMessage(role, content, parent))
+    return Told(clean(system), (), found)

@@ -160,12 +160,15 @@ def test_a_store_that_fails_leaves_the_chat_free(
     def full(*_: object, **__: object) -> None:
         raise StoreError("store_full", folder="here")
 
-    with monkeypatch.context() as broken, pytest.raises(StoreError):
+    asks = (
+        (lambda: conversations.edit(chat, 1, "other"))
+        if failing == "fork"
+        else (lambda: conversations.ask(chat, "hello"))
+    )
+    with monkeypatch.context() as broken:
         broken.setattr(conversations._store, failing, full)
-        if failing == "fork":
-            conversations.edit(chat, 1, "other")
-        else:
-            conversations.ask(chat, "hello")
+        with pytest.raises(StoreError):
+            asks()
     assert conversations.live(chat) is None
     assert texts(conversations, chat) == before
     answered(conversations.ask(chat, "hello again"))

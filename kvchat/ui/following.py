@@ -2,7 +2,7 @@
 
 The answer belongs to the conversations, not to a tab: closing or reloading a tab stops nothing, and
 any number of tabs may follow one answer. Stopping is a call of its own; nothing is cancelled here
-and no error is raised, for gradio would draw a raised one over the whole chat (UI.md 2.5).
+and no error is raised, for gradio would draw a raised one over the whole chat.
 """
 
 import threading
@@ -23,11 +23,7 @@ if TYPE_CHECKING:
     from kvchat.chat.conversations import Conversations
 
 Shown = tuple[list[dict[str, str]], dict[str, Any]]
-# What is shown stays: gradio sends the last thing that was yielded once more when a generator ends,
-# which by then would be a chat that the tab has left.
-UNCHANGED = None
-
-# At most eight updates a second, five where many turns are drawn (UI.md 2.3: 29 to 60 ms each).
+# At most eight updates a second, five where many turns are drawn: one costs up to 60 ms there.
 _PAUSE_S, _LONG_PAUSE_S, _MANY_TURNS = 0.125, 0.2, 10
 _LONGEST_PAUSE_S = 1.0
 _MOST_TABS = 512
@@ -83,7 +79,7 @@ class Following:
                 pause_s = 2 * self._pauses_s.get(tab, _PAUSE_S)
                 self._pauses_s[tab] = min(pause_s, _LONGEST_PAUSE_S)
 
-    def show(self, asked: Asked) -> Iterator[Shown | None]:
+    def show(self, asked: Asked) -> Iterator[Shown]:
         """Does what was asked, then shows the chat until the answer in it is complete."""
         wish = self.leave(asked.tab)
         try:
@@ -98,14 +94,13 @@ class Following:
 
     def _follow(
         self, asked: Asked, wish: int, chat: str, live: LiveAnswer | None
-    ) -> Iterator[Shown | None]:
+    ) -> Iterator[Shown]:
         reading = Reading(live)
         while True:
             drawn_s = time.monotonic()
             is_final = live is None or live.status in ENDED  # before reading, so the last is whole
             drawn = self._drawn(chat, live, asked.shown, reading.done())
             if self._wishes.get(asked.tab) != wish:
-                yield UNCHANGED
                 return
             yield drawn
             if live is None or is_final:

@@ -12,7 +12,7 @@ import gradio as gr
 from kvchat.errors import RequestError
 from kvchat.ui.asked import read_asked
 from kvchat.ui.calls import Calls
-from kvchat.ui.following import UNCHANGED, Following
+from kvchat.ui.following import Following
 from kvchat.ui.markup import LATEX
 from kvchat.ui.transcript import notes
 from kvchat.ui.words import problem
@@ -37,8 +37,9 @@ def build_ui(conversations: "Conversations", lang: Language) -> gr.Blocks:
         except RequestError as error:
             yield [], notes(None, (), None, lang, 0) | {"problem": problem(error, lang)}
             return
-        for shown in following.show(asked):
-            yield (gr.skip(), gr.skip()) if shown is UNCHANGED else shown
+        yield from following.show(asked)
+        # gradio sends the last thing once more when a generator ends, and that may come late
+        yield gr.skip(), gr.skip()
 
     screen = gr.Blocks(title=say("ui.title", lang), fill_width=True)
     with screen:

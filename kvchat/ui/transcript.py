@@ -16,7 +16,7 @@ from kvchat.ui.markup import markdown, plain
 from kvchat.ui.words import problem
 from kvchat.wording import Language, say
 
-# What one update of the chat costs the browser grows with the messages drawn (UI.md 2.3).
+# What one update of the chat costs the browser grows with the messages drawn.
 TURNS_SHOWN = 24
 
 

@@ -112,6 +112,17 @@ def replies(page: Page) -> list[str]:
     return page.locator(".kv-text").all_inner_texts()
 
 
+def drop(page: Page, name: str, content: bytes) -> None:
+    """A file dragged from outside onto the middle of the window."""
+    data = page.evaluate_handle(
+        """([name, bytes]) => { const data = new DataTransfer();
+        data.items.add(new File([new Uint8Array(bytes)], name)); return data; }""",
+        [name, list(content)],
+    )
+    for kind in ("dragenter", "dragover", "drop"):
+        page.dispatch_event("#kv-talk", kind, {"dataTransfer": data})
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     config = uvicorn.Config(app_over(Behind()), host="127.0.0.1", port=0, log_level="error")

@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+PDF = b"%PDF-1.4\n" + b"/Type /Page\n" * 4  # what the stand-in takes for four pages
+
 MARKUP = """Here is a **table**, a list and some code.
 
 | Format | Bits | Size |

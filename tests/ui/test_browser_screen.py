@@ -8,22 +8,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from kvchat.settings import SCHEMA
-from tests.ui.conftest import Looking, answered, ask
+from tests.ui.conftest import Looking, answered, ask, drop
+from tests.ui.replies import PDF
 
 pytestmark = pytest.mark.browser
-
-PDF = b"%PDF-1.4\n" + b"/Type /Page\n" * 4
-
-
-def drop(page: Page, name: str, content: bytes) -> None:
-    """A file dragged from outside onto the middle of the window."""
-    data = page.evaluate_handle(
-        """([name, bytes]) => { const data = new DataTransfer();
-        data.items.add(new File([new Uint8Array(bytes)], name)); return data; }""",
-        [name, list(content)],
-    )
-    for kind in ("dragenter", "dragover", "drop"):
-        page.dispatch_event("#kv-talk", kind, {"dataTransfer": data})
 
 
 def widths(page: Page) -> dict[str, float]:
@@ -105,6 +93,15 @@ def test_a_dropped_pdf_is_read_page_by_page_and_cited(looking: Looking) -> None:
     page.wait_for_function("document.querySelector('.kv-page').naturalWidth === 620")
     page.get_by_role("button", name="Next page").click()
     expect(page.locator(".kv-page")).to_have_attribute("src", re.compile(r"/doc/\w+/4\.png"))
+
+
+def test_a_question_that_is_sent_at_once_goes_with_the_file(looking: Looking) -> None:
+    page = looking.page
+    drop(page, "one.pdf", PDF)
+    drop(page, "two.pdf", PDF)
+    ask(page, "How often should it be cleaned?")
+    expect(page.locator(".kv-file")).to_have_text(["one.pdf", "two.pdf"])
+    assert len(looking.talks.chats()) == 1
 
 
 def test_a_file_that_cannot_be_read_says_why(looking: Looking) -> None:
@@ -212,49 +209,12 @@ def test_chats_are_renamed_searched_and_deleted(looking: Looking) -> None:
     assert len(looking.talks.chats()) == 1
 
 
-def english_in(text: str) -> list[str]:
-    """Runs of Latin words that are no abbreviations: a Korean screen has none of ours."""
-    found = re.findall(r"[A-Za-z]{2,}(?: [A-Za-z]{2,})+", text)
-    return [words for words in found if not words.isupper()]
-
-
-def test_the_korean_screen_is_korean(looking: Looking) -> None:
-    looking.talks.notices = ("notice.plain_template",)
-    page = looking.open("ko")
-    assert page.evaluate("document.documentElement.lang") == "ko"
-    expect(page.locator(".kv-notices")).to_contain_text("채팅 양식")
-    ask(page, "필터 청소는 얼마나 자주 해?")
-    seen = [page.locator("#kv-app").inner_text()]
-    for tab in ("documents", "turns", "ledger", "settings"):
-        page.evaluate(f"kvchat.panel.open('{tab}')")
-        page.wait_for_timeout(250)
-        seen.append(page.locator(f"#kv-body-{tab}").inner_text())
-    labels = page.evaluate(
-        """['aria-label', 'title', 'alt', 'placeholder'].flatMap((name) =>
-        [...document.querySelectorAll(`#kv-app [${name}]`)].filter((one) =>
-        one.checkVisibility()).map((one) => one.getAttribute(name)))"""
-    )
-    text = "\n".join([*seen, *labels]).replace(looking.talks.settings.system_text, "")
-    assert english_in(text) == []
-    for broken in ("[object Object]", "__i18n__", "undefined", "NaN"):
-        assert broken not in text
-    page.keyboard.press("Control+/")
-    assert english_in(page.locator(".kv-dialog").inner_text()) == []
-
-
-def test_language_and_theme_are_kept(looking: Looking) -> None:
-    page = looking.open()
-    ask(page, "count to 3")
-    page.locator(".kv-language").click()
-    page.wait_for_url(re.compile(r"/ko/\?c="))
-    expect(page.locator(".kv-text")).to_have_text("1 2 3")
-    before = page.evaluate("document.documentElement.dataset.theme")
-    page.get_by_role("button", name="밝게 또는 어둡게").click()
-    page.reload()
-    page.wait_for_selector("#kv-input")
-    after = page.evaluate("document.documentElement.dataset.theme")
-    assert {before, after} == {"light", "dark"}
-    assert page.evaluate("document.body.classList.contains('dark')") == (after == "dark")
+def test_the_file_that_is_uploaded_can_be_any_name(looking: Looking, tmp_path: Path) -> None:
+    page = looking.page
+    path = tmp_path / ("긴 이름 " * 20 + ".pdf")
+    path.write_bytes(PDF)
+    page.locator("input[type=file]").set_input_files(path)
+    expect(page.locator(".kv-doc")).to_contain_text("긴 이름")
 
 
 def test_a_loading_model_says_how_far_it_is_and_takes_questions(looking: Looking) -> None:
@@ -267,69 +227,3 @@ def test_a_loading_model_says_how_far_it_is_and_takes_questions(looking: Looking
     page.wait_for_selector(".kv-send:visible", timeout=30_000)
     answered(page)
     expect(page.locator(".kv-text")).to_have_text("1 2 3")
-
-
-def see(page: Page, seen: bool) -> None:
-    """Chromium without a window takes every tab for a visible one: it is told otherwise."""
-    page.evaluate(
-        """(seen) => {
-        Object.defineProperty(document, "hidden", { get: () => !seen, configurable: true });
-        document.dispatchEvent(new Event("visibilitychange")); }""",
-        seen,
-    )
-
-
-def test_eight_tabs_work_and_none_holds_a_heartbeat(looking: Looking) -> None:
-    pages = []
-    for _ in range(8):  # a browser opens six connections to a host
-        pages.append(looking.open())
-        see(pages[-1], False)
-    for page in (pages[7], pages[0]):
-        see(page, True)
-        ask(page, "count to 3")
-        see(page, False)
-    assert not any("heartbeat" in url for url in looking.requests)
-
-
-@pytest.mark.parametrize(("width", "height"), [(360, 740), (800, 600), (3840, 2160)])
-def test_nothing_hangs_over_the_edge(looking: Looking, width: int, height: int) -> None:
-    page = looking.open("ko")
-    page.set_viewport_size({"width": width, "height": height})
-    drop(page, "manual.pdf", PDF)
-    expect(page.locator(".kv-doc, .kv-reading").first).to_be_attached()
-    ask(page, "markup 필터")
-    wide = page.evaluate(
-        """[...document.querySelectorAll('#kv-app *')].filter((one) => one.checkVisibility() &&
-        !one.closest('pre, table, .katex, .kv-tabs, #kv-side') &&
-        one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.className)"""
-    )
-    assert wide == []
-    assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
-
-
-def test_the_screen_reader_finds_its_way(looking: Looking) -> None:
-    page = looking.page
-    ask(page, "count to 3")
-    page.evaluate("kvchat.panel.open()")
-    for part in (
-        page.get_by_role("navigation", name="Chats"),
-        page.get_by_role("log", name="Conversation"),
-        page.get_by_role("textbox", name="Ask something"),
-        page.get_by_role("region", name="Memory"),
-        page.get_by_role("complementary", name="Side panel"),
-        page.get_by_role("img", name="more tokens"),
-    ):
-        expect(part).to_be_visible()
-    nameless = page.evaluate(
-        """[...document.querySelectorAll('#kv-app button')].filter((one) => one.checkVisibility() &&
-        !(one.innerText.trim() || one.ariaLabel || one.title)).length"""
-    )
-    assert nameless == 0
-
-
-def test_the_file_that_is_uploaded_can_be_any_name(looking: Looking, tmp_path: Path) -> None:
-    page = looking.page
-    path = tmp_path / ("긴 이름 " * 20 + ".pdf")
-    path.write_bytes(PDF)
-    page.locator("input[type=file]").set_input_files(path)
-    expect(page.locator(".kv-doc")).to_contain_text("긴 이름")

@@ -87,16 +87,18 @@
 
   // What was sent is kept until it has arrived: a question is not lost with the connection.
   let sent = null;
-  const submit = () => {
+  const submit = async () => {
     const text = box.value.trim();
     if (!text || busy() || sent) return;
     if (!K.online) return K.emit("problem", offline());
-    sent = { text, lost: setTimeout(giveBack, 8000) };
+    sent = { text };
     box.value = "";
     keep();
     K.grow(box, 240);
     K.emit("typed");
     K.follow();
+    await K.uploaded;
+    sent = { text, lost: setTimeout(giveBack, 8000) };
     K.ask(text);
   };
   const offline = () => ({ message: K.say("ui.offline"), remedy: K.say("ui.offline.remedy") });
@@ -106,7 +108,8 @@
     K.emit("problem", { ...offline(), unsent: text });
   };
   const arrived = () => {
-    clearTimeout(sent?.lost);
+    if (!sent?.lost) return; // it has not left yet
+    clearTimeout(sent.lost);
     sent = null;
   };
   K.fillIn = (text) => {

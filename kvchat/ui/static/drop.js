@@ -12,17 +12,20 @@
   });
   K.chooseFiles = () => chooser.click();
 
-  K.addFiles = async (files) => {
+  // One file after another; a question that is sent meanwhile waits, for they belong to it.
+  K.uploaded = Promise.resolve();
+  K.addFiles = (files) => {
     failures = [];
     uploading.push(...files.map((file) => file.name));
     K.emit("documents", documents);
-    for (const file of files) {
-      await add(file);
-      uploading = uploading.slice(1);
-      await K.refreshDocuments();
-    }
+    K.uploaded = files.reduce((before, file) => before.then(() => add(file)), K.uploaded);
   };
   const add = async (file) => {
+    await bring(file);
+    uploading = uploading.slice(1);
+    await K.refreshDocuments();
+  };
+  const bring = async (file) => {
     let path;
     try {
       ({ path } = await K.upload(file));

@@ -6,7 +6,8 @@ Without `--chat` nothing of the chat is kept; with it, the chat of that name goe
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,38 +24,47 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
     """
     conversations = Conversations(settings, data_dir)
     try:
-        chat, is_kept = _chat(conversations, args.chat)
-        try:
-            conversations.wait_ready()
+        conversations.wait_ready()
+        with _chat(conversations, args.chat) as chat:
             _add_documents(conversations, chat, args.pdf or (), lang)
-            return _answered(conversations.ask(chat, args.question), as_json=args.json, lang=lang)
-        finally:
-            if not is_kept:
-                conversations.delete(chat)
+            live = conversations.ask(chat, args.question)
+            return _answered(live, as_json=args.json, lang=lang)
     finally:
         conversations.close()
 
 
-def _chat(conversations: Conversations, title: str | None) -> tuple[str, bool]:
-    if title is None:
-        return conversations.new_chat(listed=False), False
-    for row in conversations.chats():
-        if row.title == title:
-            return row.id, True
-    chat = conversations.new_chat()
-    conversations.rename(chat, title)
-    return chat, True
+@contextmanager
+def _chat(conversations: Conversations, title: str | None) -> Iterator[str]:
+    """The chat of that title. One that is new stays only if a question was asked in it, one
+    without a title not even then.
+    """
+    title = " ".join((title or "").split())
+    known = [row.id for row in conversations.chats() if title and row.title == title]
+    chat = known[0] if known else conversations.new_chat(listed=bool(title))
+    if title and not known:
+        conversations.rename(chat, title)
+    try:
+        yield chat
+    finally:
+        if not known and not (title and conversations.history(chat)):
+            conversations.delete(chat)
 
 
 def _add_documents(
-    conversations: Conversations, chat: str, paths: list[str] | tuple[str, ...], lang: Language
+    conversations: Conversations, chat: str, paths: Sequence[Path], lang: Language
 ) -> None:
-    """Adds the files and waits until they are read; what could not be read is said at once."""
-    for path in paths:
-        conversations.add_document(chat, Path(path), Path(path).name)
-    for row in conversations.wait_documents(chat):
-        if row.problem is not None:
-            raise DocumentError(row.problem["code"], **row.problem["facts"])
+    """Adds the files and waits until they are read; what could not be read is said at once, and
+    is not added.
+    """
+    before = {row.document for row in conversations.documents(chat)}
+    added = {conversations.add_document(chat, path, path.name) for path in paths}
+    rows = conversations.wait_documents(chat)
+    problems = {row.document: row.problem for row in rows if row.problem is not None}
+    for document in problems.keys() - before:
+        conversations.remove_document(chat, document)
+    for document in sorted(problems.keys() & added):
+        raise DocumentError(problems[document]["code"], **problems[document]["facts"])
+    for row in rows:
         for note in row.notes:
             print(say(note["code"], lang, **note["facts"]), file=sys.stderr)
 

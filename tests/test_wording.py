@@ -1,0 +1,53 @@
+"""Every code that the program names has its sentences, in both languages, with the same facts."""
+
+import re
+import string
+from pathlib import Path
+
+import pytest
+
+from kvchat import errors
+from kvchat.planner.measures import DropIdle, ShrinkChunk, ShrinkReply, TruncateTurns
+from kvchat.wording import LANGUAGES, table
+
+REPO = Path(__file__).resolve().parent.parent
+SOURCES = {path: path.read_text(encoding="utf-8") for path in (REPO / "kvchat").rglob("*.py")}
+NAMES = "|".join(name for name, one in vars(errors).items() if isinstance(one, type))
+RAISED = re.compile(rf"\b(?:{NAMES})\(\s*\"([a-z][a-z0-9_]+)\"")
+SAID = re.compile(r"\b(?:say|_say|K\.say)\(\s*\"([a-z]+\.[a-z0-9_.]+)\"")
+
+
+def codes(pattern: re.Pattern[str]) -> list[str]:
+    return sorted({code for text in SOURCES.values() for code in pattern.findall(text)})
+
+
+def facts(sentence: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(sentence) if name}
+
+
+@pytest.mark.parametrize("code", codes(RAISED))
+def test_every_error_has_a_sentence_and_a_remedy(code: str) -> None:
+    for name in (f"error.{code}", f"error.{code}.remedy"):
+        assert set(table()[name]) == set(LANGUAGES)
+
+
+def test_every_sentence_that_is_said_is_there() -> None:
+    assert len(codes(SAID)) > 10
+    assert [code for code in codes(SAID) if code not in table()] == []
+
+
+def test_every_measure_and_its_reason_have_a_sentence() -> None:
+    taken = {one.code for one in (DropIdle, ShrinkChunk, ShrinkReply, TruncateTurns)}
+    for code in taken | {"retry", "restore_turns", "read_whole", "read_passages"}:
+        assert f"ledger.{code}" in table()
+    for reason in ("no_room", "out_of_memory", "prompt_too_long", "fits", "too_large", "setting"):
+        assert f"reason.{reason}" in table()
+
+
+def test_both_languages_tell_the_same_facts() -> None:
+    differing = {
+        code: sentences
+        for code, sentences in table().items()
+        if len({frozenset(facts(sentence)) for sentence in sentences.values()}) > 1
+    }
+    assert differing == {}

@@ -97,6 +97,8 @@ class Calls:
             return {"chat": chat, "document": self._conversations.add_document(chat, path, name)}
         except KVChatError as error:
             return {"chat": chat, "error": problem(error, self._lang)}
+        finally:
+            path.unlink(missing_ok=True)  # the data folder has its own copy now
 
     def remove_document(self, sent: Any) -> dict[str, Any]:
         self._conversations.remove_document(_chat(sent), text_of(sent, "document"))

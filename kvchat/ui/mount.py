@@ -31,6 +31,7 @@ def mount_options(lang: Language) -> dict[str, Any]:
         "show_error": False,
         "ssr_mode": False,
         "pwa": False,
+        "enable_monitoring": False,
         "app_kwargs": {"docs_url": None, "redoc_url": None, "openapi_url": None},
     }
 

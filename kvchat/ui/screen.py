@@ -21,6 +21,8 @@ from kvchat.wording import Language, say
 if TYPE_CHECKING:
     from kvchat.chat.conversations import Conversations
 
+# How often forgotten uploads are looked for, and how old they must be to go: an hour, a day.
+_UPLOADS_KEPT_S = (3600, 86_400)
 _DELIMITERS: list[dict[str, str | bool]] = [
     {"left": left, "right": right, "display": display} for left, right, display in LATEX
 ]
@@ -41,7 +43,7 @@ def build_ui(conversations: "Conversations", lang: Language) -> gr.Blocks:
         # gradio sends the last thing once more when a generator ends, and that may come late
         yield gr.skip(), gr.skip()
 
-    screen = gr.Blocks(title=say("ui.title", lang), fill_width=True)
+    screen = gr.Blocks(title=say("ui.title", lang), fill_width=True, delete_cache=_UPLOADS_KEPT_S)
     with screen:
         with gr.Row(elem_id="kv-app"):
             with gr.Column(elem_id="kv-side"):

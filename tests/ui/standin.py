@@ -71,6 +71,7 @@ class StandIn:
         self.token_s, self.page_s, self.room = token_s, page_s, room
         self.budget, self.squeeze, self.notices = budget, squeeze, notices
         self.fail_next: KVChatError | None = None
+        self.broken: KVChatError | None = None  # why the model could not be loaded
         self.applied: list[dict[str, object]] = []
         self._chats: dict[str, Chat] = {}
         self._numbers = count(1)
@@ -80,6 +81,8 @@ class StandIn:
     # The model, the memory
 
     def _stage(self) -> str:
+        if self.broken:
+            return "error"
         if time.monotonic() - self._begun_s < self._load_s:
             return "loading"
         live = [chat.live for chat in list(self._chats.values())]
@@ -89,7 +92,8 @@ class StandIn:
     def status(self) -> dict[str, Any]:
         return {
             "stage": self._stage(), "model": "Qwen3-8B", "load": self._load(),
-            "notices": list(self.notices), "error": None,
+            "notices": list(self.notices),
+            "error": self.broken and {"code": self.broken.code, "facts": self.broken.facts},
         }  # fmt: skip
 
     def _load(self) -> dict[str, Any]:

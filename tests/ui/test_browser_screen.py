@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
+from kvchat.errors import ModelError
 from kvchat.settings import SCHEMA
 from tests.ui.conftest import Looking, answered, ask, drop
 from tests.ui.replies import PDF
@@ -227,3 +228,10 @@ def test_a_loading_model_says_how_far_it_is_and_takes_questions(looking: Looking
     page.wait_for_selector(".kv-send:visible", timeout=30_000)
     answered(page)
     expect(page.locator(".kv-text")).to_have_text("1 2 3")
+
+
+def test_a_model_that_cannot_be_loaded_says_why_and_what_to_do(looking: Looking) -> None:
+    looking.talks.broken = ModelError("model_load_failed", why="no room")
+    page = looking.open("ko")
+    expect(page.locator(".kv-pill-words")).to_have_text(re.compile("모델을 불러오지 못했습니다"))
+    expect(page.locator(".kv-notices")).to_contain_text("다른 모델을 고르거나")

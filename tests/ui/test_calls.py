@@ -40,11 +40,13 @@ def uploaded(folder: Path, name: str = "a.pdf", content: bytes = b"%PDF-1.4") ->
 
 
 def test_an_upload_becomes_a_document_of_a_new_chat(talks: StandIn, uploads: Path) -> None:
-    sent = {"chat": None, "path": uploaded(uploads), "name": "C:\\fake\\..\\설명서\u0000.pdf"}
+    sent: dict[str, Any] = {"chat": None, "path": uploaded(uploads)}
+    sent |= {"name": "C:\\fake\\..\\설명서\u0000.pdf"}
     found = calls(talks)["add_document"](sent)
     (row,) = talks.documents(found["chat"])
     assert row.name == "설명서.pdf"
     assert row.document == found["document"]
+    assert not Path(sent["path"]).exists()
 
 
 @pytest.mark.parametrize("path", ["/etc/hostname", "../../etc/hostname", "", "\0", "uploads"])

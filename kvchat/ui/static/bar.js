@@ -58,7 +58,7 @@
     const found = [others, own[0], runtime, own[1], ...kv];
     const residue = { key: "residue", bytes: (device.total ?? 0) - sum(found) - free.bytes };
     found.push(residue.bytes > 0 ? residue : { key: "residue", bytes: 0 }, free);
-    return { parts: labelled(found, frame), of: device.total ?? sum(found), small, headroom: device.headroom ?? 0, free: free.bytes };
+    return { parts: labelled(found, frame), of: device.total || sum(found) || 1, small, headroom: device.headroom ?? 0, free: free.bytes };
   };
   const labelled = (parts, frame) =>
     parts.map((part) => ({

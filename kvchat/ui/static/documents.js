@@ -35,6 +35,7 @@
     shown = { document, page };
     K.panel.open("documents");
     draw();
+    parts.view.scrollIntoView({ block: "start" });
   };
 
   K.panel.fill.documents = (body) => {

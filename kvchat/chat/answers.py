@@ -15,7 +15,7 @@ from kvchat.chat.admit import Told
 from kvchat.chat.answer import ENDED, LiveAnswer
 from kvchat.chat.api_chats import begin, chats_to_go_on_with, go_on, title_of
 from kvchat.chat.branch import Branch
-from kvchat.chat.bring import bring, decided_modes
+from kvchat.chat.bring import attached, bring
 from kvchat.chat.citing import citer
 from kvchat.chat.frames import Frames
 from kvchat.chat.keep import KeepInChat, KeepNothing, write_ledger
@@ -244,14 +244,12 @@ class Answers:
         store, chat, settings = self._store, live.chat, self._settings()
         snapshot = engine.last_snapshot
         capacity = engine.costs.largest_tokens(snapshot.allowed_bytes, settings.prefill_chunk)
-        documents = store.chat_documents(chat)
-        for one in documents:
+        for one in store.chat_documents(chat):
             self._shelf.wait(one.document, one.name, live.cancel)
         if live.cancel.is_set():
             raise Stopped
         brought = bring(
-            documents,
-            decided_modes(store.ledger(chat)),
+            attached(store, chat),
             live.question,
             [one.content for one in Branch(store, chat).questions()],
             self._shelf,
@@ -266,11 +264,9 @@ class Answers:
     def _told(self, engine: Engine, live: LiveAnswer, question: Message) -> tuple[Told, KeepInChat]:
         """All that the chat could tell the model, and who keeps the answer to it."""
         store, chat = self._store, live.chat
-        modes = decided_modes(store.ledger(chat))
-        whole = [one for one in store.chat_documents(chat) if modes.get(one.document) == "whole"]
+        whole = attached(store, chat).whole()
         told = told_of_branch(store, chat, self._shelf, [one for one in whole if one.leading])
-        names = [(one.document, one.name) for one in whole]
-        cite = citer(question.attachments, names, question.content, self._shelf)
+        cite = citer(question.attachments, whole, question.content, self._shelf)
         return told, KeepInChat(store, live, question.hash, engine.loaded.name, cite)
 
 

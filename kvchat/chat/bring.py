@@ -1,15 +1,17 @@
 """Which document text goes with a question: the whole document, or the passages that suit it.
 
 Decided once for each document of a chat, by what fits under the plan, and said in the ledger; so
-the same chat keeps the same prompt, and its cache. Leading documents that are read whole stand
-after the system text, where chats with the same documents share their blocks; any other text stands
-in the turn that brought it along.
+the same chat keeps the same prompt, and its cache. What was read whole and does not fit any more,
+or stands in a turn that was left out, is read by passages from then on. Leading documents that are
+read whole stand after the system text, where chats with the same documents share their blocks; any
+other text stands in the turn that brought it along.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kvchat.chat.keep import left_out
 from kvchat.chat.shelf import Shelf
 from kvchat.documents.fence import fence_document, fence_passages
 from kvchat.documents.passages import Passage
@@ -17,9 +19,13 @@ from kvchat.documents.retrieve import asks_something, follow_up
 from kvchat.planner.ledger import entry
 from kvchat.settings import Settings
 from kvchat.store.records import Attachment, ChatDocument, LedgerEntry, Mode
+from kvchat.store.store import Store
 
 WHOLE_SHARE = 0.6
 """A whole document may take this part of what fits; the rest is for the chat."""
+
+MOST_SHARE = 0.9
+"""The part of what fits that it may take where that is wanted, or was decided with more room."""
 
 
 @dataclass(slots=True)
@@ -41,9 +47,34 @@ def decided_modes(ledger: Sequence[LedgerEntry]) -> dict[str, Mode]:
     return modes
 
 
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """The documents of a chat, how each is read, and the turns that the model does not see."""
+
+    documents: Sequence[ChatDocument]
+    modes: Mapping[str, Mode]
+    left_out: Collection[str]
+
+    def whole(self) -> list[ChatDocument]:
+        return [one for one in self.documents if self.modes.get(one.document) == "whole"]
+
+
+def attached(store: Store, chat: str) -> Attached:
+    """`turn` of each document is here the one that brought the whole of it along, if one did."""
+    turns: dict[str, str] = {}
+    for message in store.messages(chat):
+        for one in message.attachments:
+            if one.mode == "whole" and one.text:
+                turns.setdefault(one.document, message.hash)
+    documents = [
+        one if one.leading else replace(one, turn=turns.get(one.document))
+        for one in store.chat_documents(chat)
+    ]
+    return Attached(documents, decided_modes(store.ledger(chat)), left_out(store, chat))
+
+
 def bring(
-    documents: Sequence[ChatDocument],
-    modes: Mapping[str, Mode],
+    there: Attached,
     question: str,
     earlier_questions: Sequence[str],
     shelf: Shelf,
@@ -54,13 +85,18 @@ def bring(
     brought = Brought()
     taken = 0
     retrieved: list[ChatDocument] = []
-    for document in documents:
+    for document in there.documents:
         if shelf.wait(document.document, document.name) is None:
             continue
-        mode = modes.get(document.document)
         tokens = shelf.num_tokens(document.document)
+        mode, reason = there.modes.get(document.document), None
         if mode is None:
             mode, reason = _decide(tokens + taken, settings, capacity_tokens)
+        elif mode == "whole" and tokens + taken > MOST_SHARE * capacity_tokens:
+            mode, reason = "passages", "too_large"
+        elif mode == "whole" and not document.leading and document.turn in there.left_out:
+            mode, reason = "passages", "left_out"
+        if reason is not None:
             brought.entries.append(_entry(document, mode, tokens, reason))
         if mode == "whole":
             taken += tokens
@@ -76,7 +112,7 @@ def bring(
 def _decide(tokens: int, settings: Settings, capacity_tokens: int) -> tuple[Mode, str]:
     if settings.document_mode == "passages":
         return "passages", "setting"
-    share = 0.9 if settings.document_mode == "whole" else WHOLE_SHARE
+    share = MOST_SHARE if settings.document_mode == "whole" else WHOLE_SHARE
     if tokens <= share * capacity_tokens - settings.max_new_tokens * (share == WHOLE_SHARE):
         return "whole", "setting" if settings.document_mode == "whole" else "fits"
     return "passages", "too_large"
@@ -93,8 +129,9 @@ def _whole(document: ChatDocument, shelf: Shelf) -> list[Attachment]:
     """
     if document.turn is not None:
         return []
-    text = "" if document.leading else fence_document(shelf.document(document.document))
-    return [Attachment(document.document, document.name, "whole", (), text)]
+    sha, name = document.document, document.name
+    text = "" if document.leading else fence_document(shelf.document(sha, name))
+    return [Attachment(sha, name, "whole", (), text)]
 
 
 def _passages(

@@ -3,11 +3,12 @@ nothing.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from kvchat.chat.admit import Admitted
 from kvchat.chat.answer import LiveAnswer
+from kvchat.chat.citing import Cite
 from kvchat.chat.turn import admission_entries
 from kvchat.planner.ledger import entry
 from kvchat.store.records import Generation
@@ -43,7 +44,7 @@ class KeepInChat:
         live: LiveAnswer,
         user_hash: str,
         model: str,
-        cite: Callable[[str], list[dict[str, Any]]] = lambda _: [],
+        cite: Cite = lambda *_: [],
         *,
         tells_all: bool = False,
     ) -> None:
@@ -54,6 +55,7 @@ class KeepInChat:
         self._cite = cite
         self._user_hash = user_hash
         self._tells_all = tells_all
+        self._left_out: tuple[str, ...] = ()
 
     def admitted(self, admitted: Admitted) -> Sequence[dict[str, Any]]:
         """The turns left out are told when they change; they come back with a word, too."""
@@ -67,7 +69,8 @@ class KeepInChat:
         if before and not admitted.left_out:
             told.append(self.took(entry("restore_turns", {}, "fits", 0, None)))
         self._store.start_draft(self._chat, self._user_hash, self._model)
-        for citation in self._cite(""):
+        self._left_out = admitted.left_out
+        for citation in self._cite("", self._left_out):
             self._live.add(citation)
         return told
 
@@ -75,7 +78,7 @@ class KeepInChat:
         self._store.write_draft(self._chat, text, ids)
 
     def ended(self, text: str, ids: Sequence[int], reason: str, figures: dict[str, Any]) -> None:
-        citations = self._cite(text)
+        citations = self._cite(text, self._left_out)
         for citation in citations:
             if citation["support"] == "matched":
                 self._live.add(citation)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -175,8 +175,10 @@ class Shelf:
 
     # --- what was read ----------------------------------------------------------------------------
 
-    def document(self, sha: str) -> ReadDocument:
-        return self._read(sha)
+    def document(self, sha: str, name: str | None = None) -> ReadDocument:
+        """The document, under the name that a chat has for it."""
+        document = self._read(sha)
+        return document if name in (None, document.name) else replace(document, name=name)
 
     def _from_store(self, sha: str) -> ReadDocument:
         kept = self._store.document(sha)

@@ -14,7 +14,9 @@ from kvchat.store.store import Store
 
 def told_of_branch(store: Store, chat: str, shelf: Shelf, leading: Sequence[ChatDocument]) -> Told:
     """The branch that is shown, with the documents that stand after the system text."""
-    documents = [(one.document, fence_document(shelf.document(one.document))) for one in leading]
+    documents = [
+        (one.document, fence_document(shelf.document(one.document, one.name))) for one in leading
+    ]
     messages = [ChatMessage(one.role, message_text(one), one.hash) for one in store.messages(chat)]
     row = store.chat(chat)
     began = datetime.date.fromtimestamp(row.created_at_s)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.conversations import Conversations
 from kvchat.chat.rows import DocumentRow
 from kvchat.errors import DocumentError, StoreError
@@ -180,5 +181,210 @@ def test_a_chat_deleted_while_it_waits_for_a_document(start: Start, tmp_path: Pa
         time.sleep(0.005)
     conversations.delete(chat)
     assert ended(live).status == "stopped"
+    assert is_empty(conversations)
+    assert conversations._store.verify() == []
+
+
+FACTS = (
+    "The pump of the garden runs at night.",
+    "The lamp of the harbour is green.",
+    "The clock of the tower is slow.",
+)
+
+
+def prompt_text(conversations: Conversations) -> str:
+    """The text that is open in the cache: what the model was told, and its reply."""
+    engine = conversations._worker.engine
+    assert engine is not None
+    assert engine._open is not None
+    return str(engine.loaded.tokenizer.decode(engine._open.sequence.token_ids))
+
+
+def cited(live: LiveAnswer) -> set[tuple[str, int]]:
+    return {(one["name"], one["page"]) for one in live.citations}
+
+
+def codes(conversations: Conversations, chat: str) -> list[str]:
+    return [row["code"] for row in conversations.ledger_since(chat, 0)]
+
+
+def test_two_documents_are_told_apart(start: Start, tmp_path: Path) -> None:
+    """C36: each page is that of its own file."""
+    conversations = start()
+    chat = conversations.new_chat()
+    for name, facts in (("a.pdf", FACTS[:2]), ("b.pdf", FACTS[2:])):
+        conversations.add_document(chat, pdf(tmp_path / name, *facts), name)
+    live = answered(conversations.ask(chat, "Where is the clock of the tower?"))
+    assert cited(live) == {("b.pdf", 1)}
+    live = answered(conversations.ask(chat, "Which lamp of the harbour?"))
+    assert cited(live) == {("a.pdf", 2)}
+    told = prompt_text(conversations)
+    assert told.count("a.pdf") == told.count("b.pdf") == 1
+    assert told.index("a.pdf") < told.index("b.pdf") < told.index("clock of the tower?")
+
+
+def test_passages_of_two_documents(start: Start, tmp_path: Path) -> None:
+    conversations = start(document_mode="passages")
+    chat = conversations.new_chat()
+    for name, facts in (("a.pdf", FACTS[:2]), ("b.pdf", FACTS[2:])):
+        conversations.add_document(chat, pdf(tmp_path / name, *facts), name)
+    live = answered(conversations.ask(chat, "Where is the clock of the tower?"))
+    assert cited(live) == {("b.pdf", 1)}
+    assert conversations.history(chat)[0].documents == ("b.pdf",)
+
+
+def test_a_document_added_in_mid_chat_stands_in_that_turn(start: Start, tmp_path: Path) -> None:
+    conversations = start()
+    chat = conversations.new_chat()
+    first = answered(conversations.ask(chat, "Good morning"))
+    conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS), "a.pdf")
+    second = answered(conversations.ask(chat, "When does the pump run?"))
+    assert cited(second) == {("a.pdf", 1)}
+    told = prompt_text(conversations)
+    assert told.index("Good morning") < told.index("a.pdf") < told.index("pump run?")
+    assert first.figures is not None
+    assert second.figures is not None
+    assert second.figures["reused_tokens"] >= first.figures["prompt_tokens"]
+    answered(conversations.ask(chat, "And the lamp of the harbour?"))
+    assert prompt_text(conversations).count("a.pdf") == 1
+    # The first turn was made without it, and is again.
+    again = answered(conversations.regenerate(chat, 1))
+    assert cited(again) == set()
+    assert "a.pdf" not in prompt_text(conversations)
+
+
+def test_the_same_file_twice_is_one_document(start: Start, tmp_path: Path) -> None:
+    conversations = start()
+    chat, other = conversations.new_chat(), conversations.new_chat()
+    pdf(tmp_path / "a.pdf", *FACTS)
+    (tmp_path / "copy.pdf").write_bytes((tmp_path / "a.pdf").read_bytes())
+    first = conversations.add_document(chat, tmp_path / "a.pdf", "a.pdf")
+    assert conversations.add_document(chat, tmp_path / "copy.pdf", "copy.pdf") == first
+    conversations.add_document(other, tmp_path / "copy.pdf", "copy.pdf")
+    assert [row.name for row in conversations.documents(chat)] == ["a.pdf"]
+    answered(conversations.ask(chat, "When does the pump run?"))
+    assert prompt_text(conversations).count("<document") == 1
+    shared = answered(conversations.ask(other, "When does the pump run?"))
+    assert cited(shared) == {("copy.pdf", 1)}
+    conversations.delete(chat)
+    assert len(kept_files(conversations)) == 1
+    assert conversations.page_image(first, 1).startswith(b"\x89PNG")
+
+
+def test_a_removed_document_is_told_no_more(start: Start, tmp_path: Path) -> None:
+    conversations = start()
+    chat = conversations.new_chat()
+    path = pdf(tmp_path / "a.pdf", *FACTS)
+    document = conversations.add_document(chat, path, "a.pdf")
+    answered(conversations.ask(chat, "When does the pump run?"))
+    assert "garden" in prompt_text(conversations)
+    conversations.remove_document(chat, document)
+    live = answered(conversations.ask(chat, "And the lamp of the harbour?"))
+    assert cited(live) == set()
+    assert "garden" not in prompt_text(conversations)
+    conversations.add_document(chat, path, "a.pdf")
+    live = answered(conversations.ask(chat, "And the clock of the tower?"))
+    assert cited(live) == {("a.pdf", 3)}
+    assert "garden" in prompt_text(conversations)
+
+
+def test_a_document_that_no_longer_fits_whole_is_read_by_passages(
+    start: Start, tmp_path: Path
+) -> None:
+    conversations = start()
+    chat = conversations.new_chat()
+    leaves = (f"Leaf {n} tells nothing but its number, {n * 7}." for n in range(14))
+    conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS, *leaves), "a.pdf")
+    answered(conversations.ask(chat, "When does the pump run?"))
+    assert codes(conversations, chat) == ["read_whole"]
+    engine = conversations._worker.engine
+    assert engine is not None
+    tokens = conversations.documents(chat)[0].num_tokens
+    budget = engine.costs.needed_bytes(tokens, 32)
+    conversations.apply({"memory_budget": max(budget, 1024**2), "prefill_chunk": 32, "passages": 1})
+    live = answered(conversations.ask(chat, "Which lamp of the harbour?"))
+    row = conversations.ledger_since(chat, 0)[1]
+    assert (row["code"], row["reason"]) == ("read_passages", "too_large")
+    assert conversations.documents(chat)[0].mode == "passages"
+    assert {name for name, _ in cited(live)} == {"a.pdf"}
+
+
+def test_a_document_in_a_turn_that_was_left_out_is_not_cited_but_searched(
+    start: Start, tmp_path: Path
+) -> None:
+    """The model does not see it any more, so nothing of it may be claimed; then passages serve."""
+    conversations = start()
+    chat = conversations.new_chat()
+    answered(conversations.ask(chat, "Good morning"))
+    conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS), "a.pdf")
+    answered(conversations.ask(chat, "When does the pump run?"))
+    seen = []
+    for number in range(12):
+        live = answered(conversations.ask(chat, f"word {number} " * 40 + "the lamp of the harbour"))
+        seen.append("lamp of the harbour is green" in prompt_text(conversations))
+        assert bool(cited(live)) == seen[-1]
+        if "read_passages" in codes(conversations, chat):
+            break
+    assert not all(seen)
+    assert seen[-1]
+    row = conversations.ledger_since(chat, 0)[-1]
+    left = [r for r in conversations.ledger_since(chat, 0) if r["code"] == "read_passages"]
+    assert [r["reason"] for r in left] == ["left_out"]
+    assert row["number"] >= left[0]["number"]
+
+
+def test_what_was_given_stays_cited_whatever_model_reads_now(start: Start, tmp_path: Path) -> None:
+    """Citations come from the text that came along, not from where passages begin today."""
+    conversations = start(document_mode="passages", passages=2)
+    chat = conversations.new_chat()
+    pages = [f"{fact} " + f"Leaf {n} says little. " * 30 for n, fact in enumerate(FACTS * 4)]
+    pages = [page.replace("little. ", "little.\n") for page in pages]
+    conversations.add_document(chat, pdf(tmp_path / "a.pdf", *pages), "a.pdf")
+    before = cited(answered(conversations.ask(chat, "Which lamp of the harbour?")))
+    assert before
+    conversations._shelf._count = lambda text: len(text) // 20  # another model's tokens
+    conversations._shelf._split.cache_clear()
+    assert cited(answered(conversations.regenerate(chat, 1))) == before
+
+
+def test_a_question_that_no_passage_suits_cites_nothing_and_says_so(
+    start: Start, tmp_path: Path
+) -> None:
+    conversations = start(document_mode="passages")
+    chat = conversations.new_chat()
+    conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS), "a.pdf")
+    live = answered(conversations.ask(chat, "Who won the football world cup in 2018?"))
+    assert live.citations == []
+    assert "nothing was found" in prompt_text(conversations)
+    live = answered(conversations.ask(chat, "Thanks!"))
+    assert live.citations == []
+
+
+def test_documents_survive_a_restart(start: Start, tmp_path: Path) -> None:
+    """Read or not yet read when the program ended, they are there and serve the next question."""
+    conversations = start()
+    chat = conversations.new_chat()
+    conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS), "a.pdf")
+    conversations.wait_documents(chat)
+    conversations.add_document(chat, long_pdf(tmp_path / "long.pdf"), "long.pdf")
+    conversations = start()
+    rows = conversations.wait_documents(chat)
+    assert [(row.name, row.num_pages, row.problem) for row in rows] == [
+        ("a.pdf", 3, None),
+        ("long.pdf", 600, None),
+    ]
+    live = answered(conversations.ask(chat, "When does the pump run?"))
+    assert ("a.pdf", 1) in cited(live)
+
+
+def test_a_deleted_turn_lets_go_of_what_only_it_brought(start: Start, tmp_path: Path) -> None:
+    conversations = start()
+    chat = conversations.new_chat()
+    answered(conversations.ask(chat, "Good morning"))
+    document = conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS), "a.pdf")
+    answered(conversations.ask(chat, "When does the pump run?"))
+    conversations.remove_document(chat, document)
+    assert len(kept_files(conversations)) == 1  # what was said in the chat can still be cited
+    conversations.delete_turn(chat, 2)
     assert is_empty(conversations)
     assert conversations._store.verify() == []

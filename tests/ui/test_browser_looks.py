@@ -85,6 +85,9 @@ def test_nothing_hangs_over_the_edge(looking: Looking, width: int, height: int) 
     drop(page, "manual.pdf", PDF)
     expect(page.locator(".kv-doc, .kv-reading").first).to_be_attached()
     ask(page, "markup 필터")
+    chat = page.evaluate("kvchat.chat")
+    looking.talks.record(chat, "drop_idle", "out_of_memory", 2**28, blocks=14)
+    expect(page.locator(".kv-last-what")).to_contain_text("블록 14개")
     wide = page.evaluate(
         """[...document.querySelectorAll('#kv-app *')].filter((one) => one.checkVisibility() &&
         !one.closest('pre, table, .katex, .kv-tabs, #kv-side') &&

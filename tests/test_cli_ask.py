@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from kvchat import cli
+from kvchat.chat.conversations import Conversations
+from kvchat.settings import Settings
 from kvchat.store.store import Store
 from tests.documents.small_pdf import write_pdf
 from tests.tiny import tiny_folder
@@ -139,3 +141,14 @@ def test_a_budget_is_kept_and_told(ask: Ask, data_dir: Path, capsys: Any) -> Non
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (last["type"], last["code"]) == ("failed", "prompt_over_memory")
     assert kept(data_dir) == {}
+
+
+def test_what_a_killed_ask_left_is_gone_at_the_next(ask: Ask, notes: Path, data_dir: Path) -> None:
+    conversations = Conversations(Settings(model=str(data_dir / "none")), data_dir)
+    chat = conversations.new_chat(listed=False)
+    conversations.add_document(chat, notes, "notes.pdf")
+    conversations.wait_documents(chat)
+    conversations.close()
+    assert ask("hello") == 0
+    assert kept(data_dir) == {}
+    assert files(data_dir) == []

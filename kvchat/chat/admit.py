@@ -58,7 +58,7 @@ def admit(
     """Raises OutOfMemory with the numbers where even the question alone does not fit."""
     turns = _turns(told.messages)
     left_out: tuple[str, ...] = ()
-    truncations: list[Measure] = []
+    truncations: list[TruncateTurns] = []
     for _ in range(MOST_ROUNDS):
         prompt = _rendered(told, turns, left_out, loaded)
         plan = plan_admission(
@@ -70,7 +70,16 @@ def admit(
         truncations.extend(m for m in plan.measures if isinstance(m, TruncateTurns))
     if not plan.fits:
         raise _too_long(prompt, plan, snapshot)
-    return Admitted(prompt, plan, (*plan.measures, *truncations), left_out)
+    return Admitted(prompt, plan, (*plan.measures, *_as_one(truncations)), left_out)
+
+
+def _as_one(truncations: Sequence[TruncateTurns]) -> tuple[TruncateTurns, ...]:
+    """However many rounds it took, turns were left out once."""
+    if not truncations:
+        return ()
+    turns = tuple(turn for one in truncations for turn in one.turns)
+    frees_bytes = sum(one.frees_bytes for one in truncations)
+    return (TruncateTurns(frees_bytes, turns, sum(one.tokens for one in truncations)),)
 
 
 def _turns(messages: Sequence[ChatMessage]) -> list[list[ChatMessage]]:

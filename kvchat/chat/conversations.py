@@ -39,6 +39,7 @@ class Conversations:
         self._store = Store(data_dir)
         self._shelf = Shelf(self._store, data_dir / "documents")
         self._saved = SavedSettings(data_dir / "settings.toml")
+        self._drop_unlisted()
         self._worker = Worker(lambda progress, cancel: self._load(data_dir, progress, cancel))
         self._frames = Frames(self._store, self._worker, self.documents)
         self._answers = Answers(
@@ -51,6 +52,14 @@ class Conversations:
         engine = open_engine(self.settings, data_dir, progress, cancel)
         self._shelf.use_tokenizer(engine.loaded.tokenizer)
         return engine
+
+    def _drop_unlisted(self) -> None:
+        """Chats that were to end with a program that was killed before it could end them."""
+        for row in self._store.chats(unlisted=True):
+            if not row.listed:
+                documents = [one.document for one in self._store.chat_documents(row.id)]
+                self._store.delete(row.id)
+                self._shelf.drop_unused(documents)
 
     def close(self) -> None:
         """Stops every answer, keeps what was written, lets go of the model and the data folder."""

@@ -47,7 +47,7 @@ def test_the_next_turn_reads_only_what_is_new(start: Start) -> None:
 
 
 def test_every_change_answers_as_a_fresh_chat_would(start: Start) -> None:
-    """C22: regenerate, edit, delete, branch: the greedy reply is that of a chat without the past."""
+    """C22: regenerate, edit, delete, branch: the greedy reply is as in a chat without a past."""
     conversations = start()
     chat = conversations.new_chat()
     for question in ("My dog is Rex.", "Tell me more.", "What is its name?"):
@@ -153,7 +153,7 @@ def turns_that_fit(start: Start, question: str, count: int) -> tuple[Conversatio
 
 
 def test_a_full_chat_leaves_out_whole_turns_and_says_so(start: Start) -> None:
-    """40 turns where a few fit: none fails, the oldest go whole, the ledger names them (C01, C15)."""
+    """30 turns where a few fit: none fails, the oldest go whole, the ledger names them (C01)."""
     question = "What does the memory of this chat hold, and why does it hold that at all?"
     conversations, budget = turns_that_fit(start, question, 8)
     chat = conversations.new_chat()

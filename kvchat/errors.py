@@ -12,6 +12,8 @@ KVChatError
 Sentences stand in `settings/wording/errors*.toml`: `error.CODE` and `error.CODE.remedy`.
 """
 
+from typing import Any
+
 from kvchat.wording import Language, say
 
 
@@ -32,6 +34,19 @@ class KVChatError(Exception):
     def line(self, lang: Language = "en") -> str:
         """The sentence and the remedy in one line, as a terminal shows it."""
         return f"{self.message(lang)} {self.remedy(lang)}"
+
+    def row(self) -> dict[str, Any]:
+        """As scripts and screens get it: the code and its facts, for a sentence in any language."""
+        simple = {
+            key: value if isinstance(value, (int, float)) else str(value)
+            for key, value in self.facts.items()
+        }
+        return {
+            "code": self.code,
+            "facts": simple,
+            "message": self.message(),
+            "remedy": self.remedy(),
+        }
 
     def __str__(self) -> str:
         return self.line()

@@ -229,12 +229,7 @@ class Shelf:
         }
         problem = reading.problem
         if problem is not None:
-            row["problem"] = {
-                "code": problem.code,
-                "facts": problem.facts,
-                "message": problem.message(),
-                "remedy": problem.remedy(),
-            }
+            row["problem"] = problem.row()
         elif reading.future.done():
             document = self.document(sha)
             row["num_pages"] = row["pages_done"] = len(document.pages)

@@ -159,8 +159,7 @@ def _finish(live: LiveAnswer, text: str, figures: dict[str, Any], reason: Finish
 
 def fail(live: LiveAnswer, error: KVChatError) -> None:
     live.error, live.finish_reason = error, "failed"
-    row = {"code": error.code, "message": error.message(), "remedy": error.remedy()}
-    live.add({"type": "failed", **row}, "failed")
+    live.add({"type": "failed", **error.row()}, "failed")
 
 
 def figures_row(figures: Figures) -> dict[str, Any]:

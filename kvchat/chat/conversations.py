@@ -81,8 +81,7 @@ class Conversations:
             "model": loaded.name if loaded is not None else self.settings.model,
             "load": self._frames.load(),
             "notices": list(loaded.notices) if loaded is not None else [],
-            "error": error
-            and {"code": error.code, "message": error.message(), "remedy": error.remedy()},
+            "error": error and error.row(),
         }
 
     def wait_ready(self, timeout_s: float | None = None) -> None:

@@ -21,7 +21,8 @@ from kvchat.attention.backend import Scoring
 from kvchat.attention.choose import choose
 from kvchat.attention.flash import attend_joined
 from kvchat.errors import ModelError
-from kvchat.kvcache.sequence import Run, Sequence
+from kvchat.kvcache.blocks import Run
+from kvchat.kvcache.sequence import Sequence
 
 NAME = "kvchat"
 _KEY = "kvchat_kv"

@@ -56,13 +56,14 @@ class LocalModel:
         return Text(sequence, self._config)
 
     def _open_whole(self, token_ids: Ids[int], prefill_chunk: int) -> Text:
-        kept, self._kept = self._kept, None
+        kept = self._kept
         if kept is not None:
             done = kept.sequence.token_ids
             if len(done) < len(token_ids) and list(token_ids[: len(done)]) == done:
                 kept.sequence.resize_hot(BLOCK_TOKENS + prefill_chunk)
+                self._kept = None
                 return kept
-            kept.sequence.close(keep_tail=False)
+        self.drop_kept()
         sequence = Sequence(self.pool)
         sequence.resize_hot(BLOCK_TOKENS + prefill_chunk)
         return Text(sequence, self._config)
@@ -104,10 +105,11 @@ class LocalModel:
         block.
         """
         sequence = text.sequence
-        sequence.reserve(len(token_ids))
         before = text.library.save() if self.has_library_layers else None
         try:
+            sequence.reserve(len(token_ids))
             logits = self._forward(text, token_ids)
+            sequence.commit(token_ids)
         except BaseException:
             sequence.rollback()
             if before is not None:
@@ -115,7 +117,6 @@ class LocalModel:
             raise
         finally:
             text.forward.end()
-        sequence.commit(token_ids)
         return logits
 
     def _forward(self, text: Text, token_ids: Ids[int]) -> Tensor:

@@ -112,6 +112,31 @@ class Storage:
         return self.tensor.untyped_storage().nbytes()
 
 
+def copy_tokens(
+    source: Storage, unit: int, start: int, target: Storage, to_unit: int, to_start: int, num: int
+) -> None:
+    """Copies `num` tokens of all layers from one storage into another, or further to the front of
+    the same one. Allocates nothing; no-op for none.
+    """
+    if num:
+        for old, new in ((source.keys, target.keys), (source.values, target.values)):
+            new[to_unit, :, :, to_start : to_start + num] = old[unit, :, :, start : start + num]
+
+
+class Run:
+    """Blocks that lie side by side in one slab: attended to in one call without gathering.
+
+    keys[i], values[i]: [blocks, kv_heads, tokens, dim] of the group's i-th layer. `skip` leading
+    tokens of a run of one block are outside a sliding window.
+    """
+
+    __slots__ = ("keys", "values")
+
+    def __init__(self, storage: Storage, start: int, stop: int, skip: int) -> None:
+        self.keys = storage.keys[start:stop, :, :, skip:].unbind(1)
+        self.values = storage.values[start:stop, :, :, skip:].unbind(1)
+
+
 class Slab:
     """One allocation that holds blocks of one group. An empty slab goes back to the device."""
 

@@ -112,6 +112,7 @@ class Pool:
         except BaseException:
             for block in taken:
                 self._free(block)
+            self.slabs[group] = [slab for slab in self.slabs[group] if not slab.is_empty]
             raise
         return taken
 

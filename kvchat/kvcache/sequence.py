@@ -1,12 +1,15 @@
 """One text in the cache: its ids, its blocks, its hot window; and the transaction that extends it.
 
-reserve → the forward writes only into the hot window's reserved places → commit moves the lengths
-and seals what is full → or rollback, and nothing happened. Ranges are half-open; positions count
-from 0.
+reserve → the forward writes only into the hot window's reserved places → commit seals what is full
+and moves the lengths, last → or rollback, and nothing happened. Ranges are half-open; positions
+count from 0.
 
       sealed blocks of 64                     hot window (capacity ≥ 64 + chunk)
     |--------|--------| ... |--------|==== committed ====|++++ reserved ++++|........|
     0        64                      start               num_cached         num_cached + num_new
+
+What a commit seals stays where it was in the hot window until the next reserve moves the rest to
+the front: every copy can fail (a full device) and be made again.
 
 Knows no model and no planner. Not shared between threads.
 """
@@ -15,24 +18,11 @@ from collections.abc import Sequence as Ids
 
 from torch import Tensor
 
-from kvchat.kvcache.blocks import Block, Storage, chain_key
+from kvchat.device.oom import is_out_of_memory
+from kvchat.kvcache.blocks import Block, Run, Storage, chain_key, copy_tokens
 from kvchat.kvcache.pool import Pool, PoolFull
 from kvchat.kvcache.prefix_index import IdleTail, Match
 from kvchat.memory.footprint import BLOCK_TOKENS
-
-
-class Run:
-    """Blocks that lie side by side in one slab: attended to in one call without gathering.
-
-    keys[i], values[i]: [blocks, kv_heads, tokens, dim] of the group's i-th layer. `skip` leading
-    tokens of a run of one block are outside a sliding window.
-    """
-
-    __slots__ = ("keys", "values")
-
-    def __init__(self, storage: Storage, start: int, stop: int, skip: int) -> None:
-        self.keys = storage.keys[start:stop, :, :, skip:].unbind(1)
-        self.values = storage.values[start:stop, :, :, skip:].unbind(1)
 
 
 class Sequence:
@@ -43,6 +33,7 @@ class Sequence:
         self.tables: list[list[Block | None]] = [[] for _ in pool.geometries]
         self.hot: list[Storage] = []
         self.num_new = 0
+        self._sealed_hot = 0
         self._reserved: list[list[Block]] = []
         self._runs: dict[int, tuple[int, list[Run]]] = {}
 
@@ -83,10 +74,10 @@ class Sequence:
         try:
             left = len(token_ids) - sequence.start
             sequence.resize_hot(min(capacity, max(BLOCK_TOKENS, left)))
+            sequence._take_tail(match, token_ids)
         except BaseException:
             sequence.close(keep_tail=False)
             raise
-        sequence._take_tail(match, token_ids)
         return sequence
 
     def _take_tail(self, match: Match, token_ids: Ids[int]) -> None:
@@ -102,7 +93,7 @@ class Sequence:
             else:
                 block = match.tail[group]
                 source, unit = block.slab.storage, block.index
-            _copy_tokens(source, unit, 0, self.hot[group], 0, 0, num)
+            copy_tokens(source, unit, 0, self.hot[group], 0, 0, num)
         self.token_ids.extend(token_ids[self.start : self.start + num])
         if isinstance(match.tail, IdleTail) and num == len(match.tail.token_ids):
             self.pool.drop_tail(match.tail)
@@ -118,13 +109,13 @@ class Sequence:
         try:
             for group in range(len(self.pool.geometries)):
                 made.append(self.pool.new_hot(group, capacity))
+            for old, new in zip(self.hot, made, strict=False):
+                copy_tokens(old, 0, self._sealed_hot, new, 0, 0, self.num_hot)
         except BaseException:
             for storage in made:
                 self.pool.free_hot(storage)
             raise
-        for old, new in zip(self.hot, made, strict=False):
-            _copy_tokens(old, 0, 0, new, 0, 0, self.num_hot)
-            self.pool.free_hot(old)
+        self._free_hot()
         self.hot = made
 
     def close(self, *, keep_tail: bool = True) -> None:
@@ -137,12 +128,17 @@ class Sequence:
                 if block is not None:
                     self.pool.release(block)
             table.clear()
-        if keep_tail and self.num_hot and self.hot:
-            self._keep_tail()
+        self._runs.clear()
+        try:
+            if keep_tail and self.num_hot and self.hot:
+                self._keep_tail()
+        finally:
+            self._free_hot()
+
+    def _free_hot(self) -> None:
         for storage in self.hot:
             self.pool.free_hot(storage)
-        self.hot = []
-        self._runs.clear()
+        self.hot, self._sealed_hot = [], 0
 
     def shrink_hot(self, capacity: int) -> bool:
         """Gives back what the hot window has beyond `capacity`, if there is room to copy the
@@ -151,6 +147,10 @@ class Sequence:
         try:
             self.resize_hot(capacity)
         except PoolFull:
+            return False
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             return False
         return True
 
@@ -170,6 +170,7 @@ class Sequence:
         needed = self.num_hot + num_new
         if not self.hot or needed > self.hot[0].num_tokens:
             self.resize_hot(needed)
+        self._leave_sealed()
         try:
             for group, table in enumerate(self.tables):
                 after = table[-1] if table else None
@@ -179,6 +180,15 @@ class Sequence:
             raise
         self.num_new = num_new
 
+    def _leave_sealed(self) -> None:
+        """Moves what is not sealed to the hot window's front. Fewer than 64 tokens move by 64 or
+        more, so nothing is read from where it is written.
+        """
+        if self._sealed_hot:
+            for storage in self.hot:
+                copy_tokens(storage, 0, self._sealed_hot, storage, 0, 0, self.num_hot)
+            self._sealed_hot = 0
+
     def rollback(self) -> None:
         for blocks in self._reserved:
             for block in blocks:
@@ -187,44 +197,57 @@ class Sequence:
         self.num_new = 0
 
     def commit(self, new_ids: Ids[int]) -> None:
-        """The forward succeeded: the new tokens are in the cache, and full blocks are sealed."""
+        """The forward succeeded: the new tokens are in the cache, and full blocks are sealed.
+
+        Copies first: where one fails, nothing is committed and the caller rolls back.
+        """
         assert len(new_ids) == self.num_new
-        total = self.num_hot + self.num_new
+        pieces = self._full_pieces(new_ids)
+        for i, (key, piece) in enumerate(pieces):
+            for group, blocks in enumerate(self._reserved):
+                if self.pool.index.find(key, group, piece) is None:
+                    target = blocks[i]
+                    copy_tokens(
+                        self.hot[group],
+                        0,
+                        i * BLOCK_TOKENS,
+                        target.slab.storage,
+                        target.index,
+                        0,
+                        BLOCK_TOKENS,
+                    )
         reserved, self._reserved, self.num_new = self._reserved, [], 0
         self.token_ids.extend(new_ids)
-        num_full = total // BLOCK_TOKENS
-        first = self.start
-        for i in range(num_full):
-            piece = tuple(self.token_ids[first + i * BLOCK_TOKENS : first + (i + 1) * BLOCK_TOKENS])
-            self._seal(piece, [blocks[i] for blocks in reserved], i * BLOCK_TOKENS)
-        if num_full:
-            self._shift_hot(num_full * BLOCK_TOKENS, total - num_full * BLOCK_TOKENS)
+        for i, (key, piece) in enumerate(pieces):
+            self._seal(key, piece, [blocks[i] for blocks in reserved])
+        if pieces:
+            self._sealed_hot = len(pieces) * BLOCK_TOKENS
             self._leave_windows()
             self._runs.clear()
 
-    def _seal(self, piece: tuple[int, ...], blocks: list[Block], hot_start: int) -> None:
+    def _full_pieces(self, new_ids: Ids[int]) -> list[tuple[bytes, tuple[int, ...]]]:
+        """The blocks that the new tokens fill: their names and ids."""
+        ids = (*self.token_ids[self.start :], *new_ids)
+        key = self.keys[-1] if self.keys else self.pool.index.root
+        pieces = []
+        for start in range(0, len(ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+            piece = ids[start : start + BLOCK_TOKENS]
+            key = chain_key(key, piece)
+            pieces.append((key, piece))
+        return pieces
+
+    def _seal(self, key: bytes, piece: tuple[int, ...], blocks: list[Block]) -> None:
+        """Takes the written blocks, or their twins that were there before, into the tables."""
         parent = self.keys[-1] if self.keys else self.pool.index.root
-        key = chain_key(parent, piece)
         for group, block in enumerate(blocks):
             twin = self.pool.index.find(key, group, piece)
-            if twin is not None:
+            if twin is None:
+                self.pool.seal(block, key, parent, piece, len(self.keys))
+            else:
                 self.pool.release(block)
                 self.pool.hold(twin)
-                self.tables[group].append(twin)
-                continue
-            _copy_tokens(
-                self.hot[group], 0, hot_start, block.slab.storage, block.index, 0, BLOCK_TOKENS
-            )
-            self.pool.seal(block, key, parent, piece, len(self.keys))
-            self.tables[group].append(block)
+            self.tables[group].append(twin or block)
         self.keys.append(key)
-
-    def _shift_hot(self, num_sealed: int, num_left: int) -> None:
-        if num_left:
-            for storage in self.hot:
-                for part in (storage.keys, storage.values):
-                    moved = part[0, :, :, num_sealed : num_sealed + num_left].clone()
-                    part[0, :, :, :num_left] = moved
 
     def _leave_windows(self) -> None:
         """Lets go of a sliding layer's blocks that no later query sees; they stay findable while
@@ -269,14 +292,6 @@ class Sequence:
         """Keys and values of the hot window's places [start, stop): [layers, kv_heads, tokens,
         dim].
         """
-        storage = self.hot[group]
-        return storage.keys[0, :, :, start:stop], storage.values[0, :, :, start:stop]
-
-
-def _copy_tokens(
-    source: Storage, unit: int, start: int, target: Storage, to_unit: int, to_start: int, num: int
-) -> None:
-    """Copies `num` tokens of all layers from one storage into another. No-op for none."""
-    if num:
-        for old, new in ((source.keys, target.keys), (source.values, target.values)):
-            new[to_unit, :, :, to_start : to_start + num] = old[unit, :, :, start : start + num]
+        storage, first = self.hot[group], self._sealed_hot
+        places = slice(first + start, first + stop)
+        return storage.keys[0, :, :, places], storage.values[0, :, :, places]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvchat.kvcache.blocks import Geometry
-from kvchat.kvcache.pool import Pool, PoolFull
+from kvchat.kvcache.pool import SLAB_BYTES, Pool, PoolFull
 from kvchat.kvcache.sequence import Sequence
 from kvchat.memory.footprint import BLOCK_TOKENS
 
@@ -119,7 +119,7 @@ def test_a_window_that_was_left_is_read_again() -> None:
 def test_rollback_leaves_no_trace() -> None:
     pool = pool_of(FULL, SLIDING)
     ids = list(range(100, 290))
-    sequence = Sequence.begin(pool, ids, BLOCK_TOKENS + 200)
+    sequence = Sequence.begin(pool, [*ids, *[5] * 150], BLOCK_TOKENS + 200)
     feed(sequence, ids)
     before, bytes_before = list(sequence.token_ids), pool.device_bytes
     sequence.reserve(150)
@@ -135,7 +135,7 @@ def test_a_full_pool_takes_nothing() -> None:
     """Reserving for one group succeeds, for the next it does not: neither holds anything then."""
     limit = FULL.block_bytes * 2 + (FULL.bytes_per_token + SLIDING.bytes_per_token) * 200
     pool = pool_of(FULL, SLIDING, limit_bytes=limit)
-    sequence = Sequence.begin(pool, [1], 200)
+    sequence = Sequence.begin(pool, [1] * 200, 200)
     held = pool.device_bytes
     with pytest.raises(PoolFull) as caught:
         sequence.reserve(140)
@@ -190,3 +190,35 @@ def test_a_hash_collision_is_no_hit() -> None:
     next(iter(pool.index.all())).token_ids = tuple(range(1, 65))
     again = Sequence.begin(pool, ids, BLOCK_TOKENS + 65)
     assert again.num_cached == 0
+
+
+def test_a_step_that_grows_twice_and_fails_gives_all_back() -> None:
+    """A slab that was made for it and would stay empty counts for no one else."""
+    pool = pool_of(FULL)
+    sequence = Sequence.begin(pool, [1] * 400, 400)
+    usual = SLAB_BYTES // FULL.block_bytes
+    assert usual > 64
+    pool.limit_bytes = pool.device_bytes + 70 * FULL.block_bytes
+    pool.hot_floor_bytes = pool.hot_bytes
+    held = pool.device_bytes
+    with pytest.raises(PoolFull):
+        pool.reserve(0, 90)
+    assert pool.device_bytes == held
+    sequence.close()
+
+
+def test_a_seal_that_fails_is_done_again() -> None:
+    """A device error while blocks are copied: nothing is committed, the same step then is."""
+    pool = pool_of(FULL, SLIDING)
+    ids = list(range(100, 300))
+    sequence = Sequence.begin(pool, ids, BLOCK_TOKENS + 200)
+    feed(sequence, ids[:70])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kvchat.kvcache.sequence.copy_tokens", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            feed(sequence, ids[70:])
+    sequence.rollback()
+    assert sequence.token_ids == ids[:70]
+    feed(sequence, ids[70:])
+    assert held_ids(sequence, 0, 1) == ids
+    assert held_ids(sequence, 1, 0) == ids[-99:]

@@ -1,0 +1,295 @@
+"""Any order of beginning, feeding, failing, closing and dropping, over pools of every kind of
+window: what attention would read is what was fed, every byte is accounted for, nothing is lost.
+
+The fed keys tell the whole text before them, so that KV of another text, place or layer shows.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from torch import Tensor
+
+from kvchat.kvcache import pool as pool_module
+from kvchat.kvcache import sequence as sequence_module
+from kvchat.kvcache.blocks import Geometry
+from kvchat.kvcache.frame import kv_row, span_rows
+from kvchat.kvcache.pool import Pool, PoolFull
+from kvchat.kvcache.sequence import Sequence
+from kvchat.kvcache.spans import Span
+from kvchat.memory.footprint import BLOCK_TOKENS
+
+CPU = torch.device("cpu")
+FULL = Geometry((0, 2), 1, 1, 1, None, torch.float64)
+ONLY_ITSELF = Geometry((1,), 1, 1, 2, 1, torch.float64)
+NARROW = Geometry((3,), 1, 2, 1, 9, torch.float64)
+WIDE = Geometry((4,), 1, 1, 1, 150, torch.float64)
+POOLS = ((FULL,), (NARROW,), (FULL, NARROW), (FULL, WIDE, ONLY_ITSELF))
+SIZES = st.sampled_from([1, 2, 20, 63, 64, 65, 100, 128, 200])
+TOKENS = st.integers(0, 1)
+A_SPAN = 2.0**40  # between one layer's keys and the next one's; a text's number is below
+
+
+def numbers(ids: list[int]) -> list[int]:
+    """For each position a number that tells the text up to there."""
+    found, number = [], 17
+    for token in ids:
+        number = (number * 1_000_003 + token + 1) % (2**40 - 87)
+        found.append(number)
+    return found
+
+
+def fill(sequence: Sequence, new_ids: list[int]) -> None:
+    """What a forward writes, into the places that were reserved."""
+    told = torch.tensor(numbers([*sequence.token_ids, *new_ids])[-len(new_ids) :]).double()
+    for group in range(len(sequence.pool.geometries)):
+        start = sequence.num_hot
+        keys, values = sequence.hot_views(group, start, start + len(new_ids))
+        for layer in range(len(keys)):
+            keys[layer] = told[None, :, None] + layer * A_SPAN
+            values[layer] = -told[None, :, None] - layer * A_SPAN
+
+
+def read(sequence: Sequence, group: int, layer: int) -> tuple[Tensor, Tensor]:
+    """Keys and values of a layer as the next query sees them: runs, then the hot window."""
+    found = [(run.keys[layer], run.values[layer]) for run in sequence.runs(group)]
+    visible = sequence.pool.geometries[group].first_visible(sequence.num_cached)
+    hot = sequence.hot_views(group, max(0, visible - sequence.start), sequence.num_hot)
+    found.append((hot[0][layer][None], hot[1][layer][None]))
+    keys = torch.cat([keys[:, 0, :, 0].flatten() for keys, _ in found])
+    values = torch.cat([values[:, 0, :, 0].flatten() for _, values in found])
+    return keys, values
+
+
+@contextmanager
+def failing_copy(at: int) -> Iterator[None]:
+    """The at-th copy between storages fails half-way, as on a device that is full."""
+    right, calls = sequence_module.copy_tokens, 0
+
+    def copy(*places: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            source, unit, start, target, to_unit, to_start, num = places
+            if num:
+                right(source, unit, start, target, to_unit, to_start, num // 2)  # type: ignore[arg-type,operator]
+            raise MemoryError
+        right(*places)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sequence_module, "copy_tokens", copy)
+        yield
+
+
+class PoolMachine(RuleBasedStateMachine):
+    @initialize(geometries=st.sampled_from(POOLS))
+    def make(self, geometries: tuple[Geometry, ...]) -> None:
+        self.patch = pytest.MonkeyPatch()
+        # Three blocks a slab, so that there are many slabs.
+        self.patch.setattr(pool_module, "SLAB_BYTES", 3 * geometries[0].block_bytes)
+        self.pool = Pool(geometries, CPU, b"root")
+        self.open: list[Sequence] = []
+        self.texts: list[list[int]] = [[]]
+        self.allowed: int | None = None
+
+    def teardown(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        for sequence in self.open:
+            sequence.close()
+        self.pool.check_integrity(0)
+        self.pool.drop_idle(2**60)
+        self.patch.undo()
+        assert self.pool.device_bytes == 0
+        assert not self.pool.index.blocks
+        assert not self.pool.index.children
+        assert not self.pool.index.tails
+
+    # --- what a program does ----------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.open) < 4)
+    @rule(
+        text=st.integers(0, 20),
+        cut=st.sampled_from([0, 0, 0, 1, 10, 64, 100, 170]),
+        token=TOKENS,
+        count=SIZES,
+        capacity=st.sampled_from([BLOCK_TOKENS + 7, 100, 200]),
+        fails_at=st.sampled_from([0] * 5 + [1, 2, 3]),
+        is_read=st.booleans(),
+    )
+    def begin(
+        self,
+        text: int,
+        cut: int,
+        token: int,
+        count: int,
+        capacity: int,
+        fails_at: int,
+        is_read: bool,
+    ) -> None:
+        """A text that goes on from somewhere in an earlier one; it is read to its end, or not."""
+        earlier = self.texts[text % len(self.texts)]
+        ids = [*earlier[: max(0, len(earlier) - cut)], *[token] * count]
+        before = self.pool.device_bytes
+        try:
+            with failing_copy(fails_at):
+                sequence = Sequence.begin(self.pool, ids, capacity)
+        except (PoolFull, MemoryError):
+            assert self.pool.device_bytes == before
+            return
+        assert sequence.token_ids == ids[: sequence.num_cached]
+        assert sequence.num_cached < len(ids)
+        self.open.append(sequence)
+        self.texts = [*self.texts[-20:], ids]
+        chunk = capacity - BLOCK_TOKENS
+        while is_read and sequence.num_cached < len(ids):
+            before = sequence.num_cached
+            self.step(sequence, ids[before : before + chunk], "commit")
+            is_read = sequence.num_cached > before
+
+    @precondition(lambda self: self.open)
+    @rule(
+        which=st.integers(0, 3),
+        token=TOKENS,
+        count=SIZES,
+        ending=st.sampled_from(["commit"] * 5 + ["rollback", "broken commit"]),
+        fails_at=st.integers(1, 6),
+    )
+    def feed(self, which: int, token: int, count: int, ending: str, fails_at: int) -> None:
+        """A step that succeeds, fails in the forward, or fails while its blocks are sealed."""
+        sequence = self.open[which % len(self.open)]
+        self.step(sequence, [token] * count, ending, fails_at)
+        self.texts = [*self.texts[-20:], list(sequence.token_ids)]
+
+    def step(self, sequence: Sequence, new: list[int], ending: str, fails_at: int = 0) -> None:
+        ids = list(sequence.token_ids)
+        try:
+            with failing_copy(fails_at if ending == "broken commit" else 0):
+                sequence.reserve(len(new))
+                fill(sequence, new)
+                if ending != "rollback":
+                    sequence.commit(new)
+                    ids += new
+        except (PoolFull, MemoryError):
+            pass
+        sequence.rollback()
+        assert sequence.token_ids == ids
+
+    @precondition(lambda self: self.open)
+    @rule(
+        which=st.integers(0, 3),
+        capacity=st.integers(0, 200),
+        fails_at=st.sampled_from([0, 0, 1, 2]),
+    )
+    def resize(self, which: int, capacity: int, fails_at: int) -> None:
+        sequence = self.open[which % len(self.open)]
+        before = self.pool.device_bytes
+        with failing_copy(fails_at):
+            done = sequence.shrink_hot(capacity)
+        assert done or self.pool.device_bytes == before
+
+    @precondition(lambda self: self.open)
+    @rule(which=st.integers(0, 3), keep=st.booleans(), fails_at=st.sampled_from([0, 0, 0, 1]))
+    def close(self, which: int, keep: bool, fails_at: int) -> None:
+        sequence = self.open.pop(which % len(self.open))
+        with failing_copy(fails_at):
+            sequence.close(keep_tail=keep)
+
+    @rule(share=st.floats(0, 1), whole_slabs=st.booleans())
+    def drop(self, share: float, whole_slabs: bool) -> None:
+        """What is idle goes, as much of it as was asked; bytes told are bytes that came back."""
+        wanted = int(share * self.pool.idle_bytes)
+        idle, used = self.pool.idle_bytes, self.pool.device_bytes
+        free = self.pool.free_block_bytes
+        _, freed = (self.pool.drop_idle_slabs if whole_slabs else self.pool.drop_idle)(wanted)
+        if whole_slabs:
+            assert used - self.pool.device_bytes == freed
+        else:
+            assert freed >= wanted
+            assert idle - self.pool.idle_bytes == freed
+            assert used - self.pool.device_bytes + self.pool.free_block_bytes - free == freed
+
+    @rule(limit=st.sampled_from([None, None, 1000, 60, 20, 6]), floor=st.sampled_from([0, 150]))
+    def limit(self, limit: int | None, floor: int) -> None:
+        """The budget changes at any time, below what is held, too."""
+        block = sum(g.block_bytes for g in self.pool.geometries)
+        self.pool.limit_bytes = None if limit is None else limit * block // 2
+        self.pool.hot_floor_bytes = floor * sum(g.bytes_per_token for g in self.pool.geometries)
+        self.allowed = self.pool.device_bytes
+
+    # --- what always holds ------------------------------------------------------------------------
+
+    @invariant()
+    def attention_reads_what_was_fed(self) -> None:
+        for sequence in getattr(self, "open", []):
+            told = torch.tensor(numbers(sequence.token_ids)).double()
+            for group, geometry in enumerate(self.pool.geometries):
+                expected = told[geometry.first_visible(sequence.num_cached) :]
+                for layer in range(len(geometry.layers)):
+                    keys, values = read(sequence, group, layer)
+                    assert torch.equal(keys, expected + layer * A_SPAN)
+                    assert torch.equal(values, -expected - layer * A_SPAN)
+
+    @invariant()
+    def every_block_is_held_by_whom_it_says(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        self.pool.check_integrity()
+        held = Counter(
+            id(block) for one in self.open for table in one.tables for block in table if block
+        )
+        for block in self.pool.index.all():
+            assert block.ref_count == held.pop(id(block), 0)
+        assert not held  # an unsealed block between two steps
+        for one in self.open:
+            for geometry, table in zip(self.pool.geometries, one.tables, strict=True):
+                assert len(table) == len(one.keys) == one.start // BLOCK_TOKENS
+                left = geometry.first_visible(one.start) // BLOCK_TOKENS
+                assert not any(table[:left])  # a window's blocks go once it has left them
+                assert all(table[geometry.first_visible(one.num_cached) // BLOCK_TOKENS :])
+
+    @invariant()
+    def every_byte_is_accounted_for(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        pool = self.pool
+        hot = sum(storage.nbytes for one in self.open for storage in one.hot)
+        assert pool.hot_bytes == hot + pool.idle_tail_bytes
+        assert pool.device_bytes == pool.slab_bytes + pool.hot_bytes
+        assert all(not slab.is_empty for slabs in pool.slabs for slab in slabs)
+        if pool.limit_bytes is not None:
+            assert self.allowed is not None
+            assert pool.device_bytes <= max(pool.limit_bytes, self.allowed)
+        assert pool.idle_bytes + pool.free_block_bytes <= pool.device_bytes
+
+    @invariant()
+    def frames_sum(self) -> None:
+        for sequence in getattr(self, "open", []):
+            for spans in spans_of(sequence.num_cached):
+                rows = span_rows(sequence, spans)
+                kv = kv_row(self.pool, sequence, sum(row["bytes"] for row in rows))
+                assert min(kv.values()) >= 0
+                assert min((row["bytes"] for row in rows), default=0) >= 0
+                told = sum(row["bytes"] for row in rows)
+                told += kv["slack_bytes"] + kv["hot_window_bytes"]
+                assert told == kv["device_bytes"] == self.pool.device_bytes
+                assert kv["slack_bytes"] >= kv["idle_bytes"]
+
+
+def spans_of(count: int) -> list[list[Span]]:
+    """A text cut in three, one with an empty piece, one that reaches beyond it, and none at all."""
+    cuts = (0, count // 3, count // 3, count + 5)
+    pieces = [
+        Span("turn", str(i), i, start, stop) for i, (start, stop) in enumerate(pairwise(cuts))
+    ]
+    return [pieces, pieces[:2], []]
+
+
+TestPoolMachine = PoolMachine.TestCase
+TestPoolMachine.settings = settings(max_examples=250, stateful_step_count=30, deadline=None)

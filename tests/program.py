@@ -47,10 +47,10 @@ def ask(data_dir: Path, *words: str) -> list[dict[str, Any]]:
 
 
 class Serving:
-    """`serve` on a free port, from the moment that it says where."""
+    """`serve` on a free port (or that one), from the moment that it says where."""
 
-    def __init__(self, data_dir: Path, *words: str) -> None:
-        self.program = start(data_dir, "serve", "--no-browser", "--port", "0", *words)
+    def __init__(self, data_dir: Path, *words: str, port: str = "0") -> None:
+        self.program = start(data_dir, "serve", "--no-browser", "--port", port, *words)
         assert self.program.stdout is not None
         line = self.program.stdout.readline()
         self.url = line.strip().rpartition(" ")[2]

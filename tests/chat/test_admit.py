@@ -1,4 +1,4 @@
-"""Prompts cut to fit: over all sizes of memory, what is left out is whole, oldest, and told once."""
+"""Prompts cut to fit: at all sizes of memory, what is left out is whole, oldest, and told once."""
 
 from collections.abc import Callable
 from dataclasses import replace

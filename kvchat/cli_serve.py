@@ -48,6 +48,8 @@ _LOG_BYTES = 2 * 1024**2
 def run(arguments: Namespace, settings: Settings, data_dir: Path, lang: Language) -> int:
     """Serves until Ctrl+C. Raises ServeError, StoreError, ModelError (if the model cannot load)."""
     signal.signal(signal.SIGTERM, _terminate)
+    # A shell's background job is started with SIGINT ignored; who sends it all the same means it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     found = running_on(data_dir)
     if found is not None:
         return _open_running(found, arguments, lang)

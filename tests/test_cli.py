@@ -254,7 +254,7 @@ def test_korean_on_a_console_that_has_none(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_tests_run_in_the_same_environment(capfd: pytest.CaptureFixture[str]) -> None:
     """`kvchat test` hands its words and pytest's exit code on; 5: no test was collected."""
-    code = cli.main(["test", "-q", "tests/test_cli.py", "-k", "no_test_has_this_name"])
+    code = cli.main(["test", "-q", "-n0", "tests/test_cli.py", "-k", "no_test_has_this_name"])
     assert code == 5
     assert "deselected" in capfd.readouterr().out
 

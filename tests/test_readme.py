@@ -1,5 +1,4 @@
-"""The README says what the program says: its table is that of `plan --markdown`.
-"""
+"""The README says what the program says: its table is that of `plan --markdown`."""
 
 from pathlib import Path
 

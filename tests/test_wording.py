@@ -38,9 +38,10 @@ def test_every_sentence_that_is_said_is_there() -> None:
 
 def test_every_measure_and_its_reason_have_a_sentence() -> None:
     taken = {one.code for one in (DropIdle, ShrinkChunk, ShrinkReply, TruncateTurns)}
-    for code in taken | {"retry", "restore_turns", "read_whole", "read_passages"}:
+    for code in taken | {"retry", "restore_turns", "read_whole", "read_passages", "fewer_passages"}:
         assert f"ledger.{code}" in table()
-    for reason in ("no_room", "out_of_memory", "prompt_too_long", "fits", "too_large", "setting"):
+    reasons = "no_room out_of_memory prompt_too_long fits too_large setting left_out"
+    for reason in reasons.split():
         assert f"reason.{reason}" in table()
 
 

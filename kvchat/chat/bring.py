@@ -9,6 +9,7 @@ other text stands in the turn that brought it along.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 from kvchat.chat.keep import left_out
@@ -17,6 +18,7 @@ from kvchat.documents.fence import fence_document, fence_passages
 from kvchat.documents.passages import Passage
 from kvchat.documents.retrieve import asks_something, follow_up
 from kvchat.planner.ledger import entry
+from kvchat.planner.plan import LEAST_REPLY
 from kvchat.settings import Settings
 from kvchat.store.records import Attachment, ChatDocument, LedgerEntry, Mode
 from kvchat.store.store import Store
@@ -26,6 +28,10 @@ WHOLE_SHARE = 0.6
 
 MOST_SHARE = 0.9
 """The part of what fits that it may take where that is wanted, or was decided with more room."""
+OVERHEAD_TOKENS = 128
+"""For the system text and what a template writes around messages."""
+FENCE_TOKENS = 48
+"""For what stands around a passage: its document's name, page marks."""
 
 
 @dataclass(slots=True)
@@ -83,6 +89,8 @@ def bring(
 ) -> Brought:
     """Waits for documents that are still being read; those that cannot be read bring nothing."""
     brought = Brought()
+    most = MOST_SHARE * capacity_tokens
+    most = min(most, capacity_tokens - LEAST_REPLY - OVERHEAD_TOKENS - shelf.count(question))
     taken = 0
     retrieved: list[ChatDocument] = []
     for document in there.documents:
@@ -91,8 +99,8 @@ def bring(
         tokens = shelf.num_tokens(document.document)
         mode, reason = there.modes.get(document.document), None
         if mode is None:
-            mode, reason = _decide(tokens + taken, settings, capacity_tokens)
-        elif mode == "whole" and tokens + taken > MOST_SHARE * capacity_tokens:
+            mode, reason = _decide(tokens + taken, settings, capacity_tokens, most)
+        elif mode == "whole" and tokens + taken > most:
             mode, reason = "passages", "too_large"
         elif mode == "whole" and not document.leading and document.turn in there.left_out:
             mode, reason = "passages", "left_out"
@@ -104,17 +112,25 @@ def bring(
         else:
             retrieved.append(document)
     if retrieved:
-        asked = follow_up(question, earlier_questions)
-        brought.attachments.extend(_passages(retrieved, asked, shelf, settings.passages))
+        found = shelf.index([one.document for one in retrieved]).search(
+            follow_up(question, earlier_questions), settings.passages
+        )
+        passages = _that_fit([one.passage for one in found], shelf, most - taken)
+        if len(passages) < len(found):
+            arguments = {"passages": len(passages), "was": len(found)}
+            brought.entries.append(entry("fewer_passages", arguments, "prompt_too_long", 0, None))
+        if passages or (not found and asks_something(question)):
+            brought.attachments.extend(_fenced(passages, retrieved))
     return brought
 
 
-def _decide(tokens: int, settings: Settings, capacity_tokens: int) -> tuple[Mode, str]:
+def _decide(tokens: int, settings: Settings, capacity_tokens: int, most: float) -> tuple[Mode, str]:
     if settings.document_mode == "passages":
         return "passages", "setting"
-    share = MOST_SHARE if settings.document_mode == "whole" else WHOLE_SHARE
-    if tokens <= share * capacity_tokens - settings.max_new_tokens * (share == WHOLE_SHARE):
-        return "whole", "setting" if settings.document_mode == "whole" else "fits"
+    if settings.document_mode == "whole":
+        return ("whole", "setting") if tokens <= most else ("passages", "too_large")
+    if tokens <= min(most, WHOLE_SHARE * capacity_tokens - settings.max_new_tokens):
+        return "whole", "fits"
     return "passages", "too_large"
 
 
@@ -134,21 +150,23 @@ def _whole(document: ChatDocument, shelf: Shelf) -> list[Attachment]:
     return [Attachment(sha, name, "whole", (), text)]
 
 
-def _passages(
-    documents: Sequence[ChatDocument], question: str, shelf: Shelf, num_passages: int
-) -> list[Attachment]:
-    """The best passages over all these documents, one attachment a document, the best one last.
+def _that_fit(passages: Sequence[Passage], shelf: Shelf, most_tokens: float) -> list[Passage]:
+    """The first of them, best first, that may go with one question."""
+    sizes = accumulate(shelf.count(one.text) + FENCE_TOKENS for one in passages)
+    return [one for one, size in zip(passages, sizes, strict=True) if size <= most_tokens]
+
+
+def _fenced(passages: Sequence[Passage], documents: Sequence[ChatDocument]) -> list[Attachment]:
+    """One attachment a document, the best passage last. Where nothing suits, the model is told so.
 
     Next to the question is where a small model looks: of six questions on the built-in one, best
-    last answered 4, reading order 3, best first 2. Where nothing suits, the model is told so.
+    last answered 4, reading order 3, best first 2.
     """
     names = {one.document: one.name for one in documents}
-    found: dict[str, list[Passage]] = {}
-    for scored in reversed(shelf.index(tuple(names)).search(question, num_passages)):
-        found.setdefault(scored.passage.document, []).append(scored.passage)
-        found[scored.passage.document] = found.pop(scored.passage.document)
-    if not found and asks_something(question):
-        found = {documents[0].document: []}
+    found: dict[str, list[Passage]] = {} if passages else {documents[0].document: []}
+    for passage in reversed(passages):
+        found.setdefault(passage.document, []).append(passage)
+        found[passage.document] = found.pop(passage.document)
     return [
         Attachment(
             sha,

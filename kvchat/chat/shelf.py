@@ -189,6 +189,10 @@ class Shelf:
         )
         return ReadDocument(sha, kept.name, pages)
 
+    def count(self, text: str) -> int:
+        """Tokens of a text; 0 until a model is there to count."""
+        return self._count(text) if self._count is not None else 0
+
     def num_tokens(self, sha: str) -> int:
         """Of the whole document as it stands in a prompt; 0 until a model is there to count."""
         if self._count is None:

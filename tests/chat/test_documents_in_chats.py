@@ -309,6 +309,49 @@ def test_a_document_that_no_longer_fits_whole_is_read_by_passages(
     assert {name for name, _ in cited(live)} == {"a.pdf"}
 
 
+@pytest.mark.parametrize("mode", ["auto", "whole", "passages"])
+def test_a_short_question_is_never_refused_for_its_document(
+    start: Start, tmp_path: Path, mode: str
+) -> None:
+    """At any size of memory, decided then or before: what does not fit whole is searched."""
+    conversations = start(document_mode=mode, prefill_chunk=32, passages=1, max_new_tokens=8)
+    engine = conversations._worker.engine
+    assert engine is not None
+    leaves = [f"Leaf {n} tells nothing but its number, {n * 7}." for n in range(12)]
+    path = pdf(tmp_path / "a.pdf", *FACTS, *leaves)
+    old = conversations.new_chat()
+    conversations.add_document(old, path, "a.pdf")
+    answered(conversations.ask(old, "When does the pump run?"))
+    seen = set()
+    for tokens in (1500, 1100, 900, 800, 700, 600, 500):
+        conversations.apply({"memory_budget": engine.costs.needed_bytes(tokens, 32)})
+        new = conversations.new_chat()
+        conversations.add_document(new, path, "a.pdf")
+        for chat in (new, old):
+            answered(conversations.ask(chat, "Which lamp of the harbour?"))
+        seen.add(conversations.documents(new)[0].mode)
+    assert seen == ({"passages"} if mode == "passages" else {"whole", "passages"})
+
+
+def test_no_more_passages_are_brought_along_than_fit(start: Start, tmp_path: Path) -> None:
+    conversations = start(document_mode="passages", passages=50, max_new_tokens=8)
+    chat = conversations.new_chat()
+    pages = [
+        "\n".join(f"{FACTS[n % 3]} Leaf {page}, line {n}, {page * n}." for n in range(12))
+        for page in range(40)
+    ]
+    conversations.add_document(chat, pdf(tmp_path / "a.pdf", *pages), "a.pdf")
+    live = answered(conversations.ask(chat, "Which lamp of the harbour?"))
+    assert live.figures is not None
+    assert live.figures["prompt_tokens"] + 8 <= 2048
+    row = conversations.ledger_since(chat, 0)[-1]
+    assert (row["code"], row["reason"]) == ("fewer_passages", "prompt_too_long")
+    assert 1 < row["arguments"]["passages"] < row["arguments"]["was"] <= 50
+    (brought,) = conversations._store.messages(chat)[0].attachments
+    assert len(brought.passages) == row["arguments"]["passages"]
+    answered(conversations.ask(chat, "And the pump of the garden?"))
+
+
 def test_a_document_in_a_turn_that_was_left_out_is_not_cited_but_searched(
     start: Start, tmp_path: Path
 ) -> None:

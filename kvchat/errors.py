@@ -12,7 +12,7 @@ KVChatError
 Sentences stand in `settings/wording/errors*.toml`: `error.CODE` and `error.CODE.remedy`.
 """
 
-from typing import Any
+from typing import Any, Self
 
 from kvchat.wording import Language, say
 
@@ -47,6 +47,11 @@ class KVChatError(Exception):
             "message": self.message(),
             "remedy": self.remedy(),
         }
+
+    def alone(self) -> Self:
+        """Itself without the frames it came through, which keep alive whatever stood in them."""
+        self.__cause__ = self.__context__ = None
+        return self.with_traceback(None)
 
     def __str__(self) -> str:
         return self.line()

@@ -164,12 +164,15 @@ class Engine:
             self._clock(),
             request.prefill_chunk,
         )
+        error: KVChatError
         try:
             yield from self._make(reply)
+            return
         except Exhausted as spent:
-            yield self._failed(reply, self._out_of_memory(spent.shortage.needed_bytes))
-        except KVChatError as error:
-            yield self._failed(reply, error)
+            error = self._out_of_memory(spent.shortage.needed_bytes)
+        except KVChatError as found:
+            error = found.alone()
+        yield self._failed(reply, error)
 
     def _failed(self, reply: _Reply, error: KVChatError) -> Failed:
         text = reply.detokenizer.text + reply.detokenizer.flush()
@@ -200,7 +203,8 @@ class Engine:
             return self.local.open(request.prompt_ids, reply.prefill_chunk)
 
         self._set_limit(reply)
-        text = yield from guarded(begin, self._rungs(reply, 0), self.loaded.device)
+        rungs = self._rungs(reply, len(request.prompt_ids))
+        text = yield from guarded(begin, rungs, self.loaded.device)
         self._open = text
         whole = len(request.prompt_ids) + request.max_new_tokens
         yield from self._make_room(self._block_bytes(text, whole, reply.prefill_chunk), reply)
@@ -234,7 +238,7 @@ class Engine:
         sampler = Sampler(request.sampling, self.loaded.device)
         began = self._clock()
         while True:
-            token = sampler.draw(logits, self._seen(reply))
+            token = yield from self._drawn(reply, sampler, logits)
             reply.ids.append(token)
             reply.decode_s = self._clock() - began
             if len(reply.ids) == 1:
@@ -250,6 +254,21 @@ class Engine:
                 return "cancelled"
             logits = yield from self._next_logits(reply, text, token)
             yield from self._framed(reply)
+
+    def _drawn(
+        self, reply: _Reply, sampler: Sampler, logits: Tensor
+    ) -> Generator[Event, None, int]:
+        """The next id; a draw that ran out of memory is made again with the same random numbers."""
+        before: object = None
+
+        def draw() -> int:
+            nonlocal before
+            if before is None:
+                before = sampler.save()
+            sampler.restore(before)
+            return sampler.draw(logits, self._seen(reply))
+
+        return (yield from guarded(draw, self._rungs(reply, 0), self.loaded.device))
 
     def _next_logits(self, reply: _Reply, text: Text, token: int) -> Generator[Event, None, Tensor]:
         if text.sequence.num_hot + 1 >= BLOCK_TOKENS:

@@ -52,8 +52,14 @@ class LocalModel:
         """
         if self.has_library_layers:
             return self._open_whole(token_ids, prefill_chunk)
-        sequence = Sequence.begin(self.pool, token_ids, BLOCK_TOKENS + prefill_chunk)
-        return Text(sequence, self._config)
+        return self._text(Sequence.begin(self.pool, token_ids, BLOCK_TOKENS + prefill_chunk))
+
+    def _text(self, sequence: Sequence) -> Text:
+        try:
+            return Text(sequence, self._config)
+        except BaseException:
+            sequence.close()
+            raise
 
     def _open_whole(self, token_ids: Ids[int], prefill_chunk: int) -> Text:
         kept = self._kept
@@ -66,7 +72,7 @@ class LocalModel:
         self.drop_kept()
         sequence = Sequence(self.pool)
         sequence.resize_hot(BLOCK_TOKENS + prefill_chunk)
-        return Text(sequence, self._config)
+        return self._text(sequence)
 
     def close(self, text: Text) -> None:
         """The text is idle: what it holds may be reused, or dropped when memory is short."""

@@ -1,0 +1,272 @@
+"""Memory that runs out at any call of a turn: the n-th of torch's, the n-th of the pool's; a reader
+that leaves at any event.
+
+Once is undone and done again: the same tokens, drawn with the same random numbers. For ever ends
+with what was written until then. Either way nothing stays behind, and the next question is
+answered.
+"""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from kvchat.arch.from_hf import spec_from_config
+from kvchat.attention import hf_seam
+from kvchat.device.fake import FakeProbe
+from kvchat.device.memory import DeviceMemory
+from kvchat.engine.engine import Engine
+from kvchat.engine.events import Done, Event, Failed, Sampling, Took
+from kvchat.engine.limits import Limits
+from kvchat.errors import ModelError
+from kvchat.kvcache.blocks import Storage
+from kvchat.kvcache.pool import Pool, PoolFull
+from kvchat.models.load import LoadedModel
+from kvchat.settings import RUNGS
+from kvchat.units import GIB
+from tests.engine.test_engine import random_ids, request
+from tests.tiny import tiny_config, tiny_tokenizer
+
+FIRST, SECOND = random_ids(70), random_ids(126)  # the second goes on from the first
+SMALL = random_ids(6, 9)
+HOT = Sampling(temperature=1.0, seed=5)
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "full": lambda: tiny_config("llama", num_hidden_layers=2),
+    "sliding": lambda: tiny_config(
+        "gemma3",
+        num_hidden_layers=2,
+        layer_types=["sliding_attention", "full_attention"],
+        sliding_window=40,
+    ),
+    "library": lambda: AutoConfig.for_model(
+        "qwen3_next",
+        vocab_size=len(tiny_tokenizer()),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=2048,
+        initializer_range=0.2,
+        linear_num_key_heads=1,
+        linear_num_value_heads=2,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        num_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        decoder_sparse_step=1,
+        layer_types=["linear_attention", "full_attention"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def loaded_as() -> Iterator[Callable[[str], LoadedModel]]:
+    found: dict[str, LoadedModel] = {}
+
+    def load(kind: str) -> LoadedModel:
+        if kind not in found:
+            config = CONFIGS[kind]()
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+            hf_seam.register()
+            model.set_attn_implementation(hf_seam.NAME)
+            spec = spec_from_config(config, name=kind, dtype_bytes=4)
+            found[kind] = LoadedModel(
+                kind, model, tiny_tokenizer(), spec, torch.device("cpu"), torch.float32, 0,
+                frozenset(), (), "",
+            )  # fmt: skip
+            gc.collect()
+            gc.freeze()  # the guard collects after each failure: not the libraries each time
+        return found[kind]
+
+    yield load
+    gc.unfreeze()
+
+
+class Turn:
+    """An engine with a first turn behind it, and the second one to be disturbed."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        roomy = DeviceMemory("cpu", 64 * GIB, 32 * GIB, 0, 0, 0, 0.0)
+        self.engine = Engine(loaded, FakeProbe([roomy]), Limits(None, GIB, RUNGS))
+        self.ask(FIRST, max_new_tokens=1)
+        self.events: list[Event] = []
+
+    def ask(self, ids: tuple[int, ...], **changes: Any) -> Event:
+        changes = {"prefill_chunk": 64, "sampling": HOT} | changes
+        self.events = list(self.engine.run(request(ids, **changes)))
+        return self.events[-1]
+
+    def second(self) -> Event:
+        return self.ask(SECOND, max_new_tokens=3)
+
+    def assert_nothing_stays(self) -> None:
+        """A small question is answered; then all that is held can be dropped, to the last byte."""
+        assert isinstance(self.ask(SMALL, max_new_tokens=1), Done)
+        self.engine.close_text()
+        self.engine.local.drop_kept()
+        self.engine.pool.check_integrity(0)
+        self.engine.pool.drop_idle(2**60)
+        assert self.engine.pool.device_bytes == 0
+
+
+class Failing(TorchDispatchMode):
+    """Calls of torch from the n-th on fail as its CPU allocator does; `times` of them."""
+
+    def __init__(self, at: int, times: int = 1) -> None:
+        super().__init__()
+        self.at, self.times, self.calls = at, times, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        if self.at <= self.calls < self.at + self.times:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: injected")
+        return func(*args, **(kwargs or {}))
+
+
+def undisturbed(loaded: LoadedModel) -> tuple[tuple[int, ...], int]:
+    """The right tokens, and the number of torch's calls."""
+    turn = Turn(loaded)
+    with Failing(0, 0) as counted:
+        last = turn.second()
+    assert isinstance(last, Done)
+    assert len(last.ids) == 3
+    assert counted.calls > 300
+    return last.ids, counted.calls
+
+
+@pytest.mark.parametrize(("kind", "every"), [("full", 5), ("sliding", 23), ("library", 29)])
+def test_a_call_may_fail_once(
+    loaded_as: Callable[[str], LoadedModel], kind: str, every: int
+) -> None:
+    check_failing_once(loaded_as(kind), every)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_any_call_may_fail_once(loaded_as: Callable[[str], LoadedModel], kind: str) -> None:
+    check_failing_once(loaded_as(kind), 1)
+
+
+def check_failing_once(loaded: LoadedModel, every: int) -> None:
+    ids, calls = undisturbed(loaded)
+    for at in range(1, calls + 1, every):
+        turn = Turn(loaded)
+        with Failing(at):
+            last = turn.second()
+        assert isinstance(last, Done), at
+        assert last.ids == ids, at
+        assert {e.entry["code"] for e in turn.events if isinstance(e, Took)} <= {"retry"}
+        turn.assert_nothing_stays()
+
+
+@pytest.mark.parametrize(("kind", "every"), [("full", 13), ("sliding", 41), ("library", 41)])
+def test_all_calls_may_fail_from_any_on(
+    loaded_as: Callable[[str], LoadedModel], kind: str, every: int
+) -> None:
+    loaded = loaded_as(kind)
+    ids, calls = undisturbed(loaded)
+    for at in range(1, calls + 1, every):
+        turn = Turn(loaded)
+        with Failing(at, 10**9):
+            last = turn.second()
+        assert isinstance(last, Failed), at
+        assert last.error.code == "out_of_memory"
+        assert last.error.__traceback__ is None
+        assert last.ids == ids[: len(last.ids)], at
+        turn.assert_nothing_stays()
+
+
+@pytest.mark.parametrize("kind", ["full", "sliding"])
+def test_the_pool_may_be_full_at_any_call(
+    loaded_as: Callable[[str], LoadedModel], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = loaded_as(kind)
+    ids, _ = undisturbed(loaded)
+    calls, full_at = 0, 0
+
+    def may_be_full(for_hot: bool) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == full_at:
+            raise PoolFull(1000, for_hot=for_hot)
+
+    def new_hot(pool: Pool, group: int, num_tokens: int) -> Storage:
+        may_be_full(for_hot=True)
+        return right_hot(pool, group, num_tokens)
+
+    def grow(pool: Pool, group: int, num_blocks: int) -> int:
+        may_be_full(for_hot=False)
+        return right_grow(pool, group, num_blocks)
+
+    right_hot, right_grow = Pool.new_hot, Pool._grow
+    monkeypatch.setattr(Pool, "new_hot", new_hot)
+    monkeypatch.setattr(Pool, "_grow", grow)
+    while calls >= full_at:
+        turn = Turn(loaded)
+        # What is idle has gone, so that even blocks are made anew in the turn.
+        turn.engine.close_text()
+        turn.engine.pool.drop_idle(2**60)
+        calls, full_at = 0, full_at + 1
+        last = turn.second()
+        if isinstance(last, Done):
+            assert last.ids == ids
+        else:
+            assert isinstance(last, Failed)
+            assert last.ids == ids[: len(last.ids)]
+        turn.assert_nothing_stays()
+    assert full_at > 3
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_reader_may_leave_at_any_event(
+    loaded_as: Callable[[str], LoadedModel], kind: str
+) -> None:
+    """The generator is closed, or an error is thrown into it, after each of its events."""
+    loaded = loaded_as(kind)
+    turn = Turn(loaded)
+    turn.second()
+    for count in range(len(turn.events)):
+        for leave in ("close", "throw"):
+            turn = Turn(loaded)
+            events = turn.engine.run(request(SECOND, max_new_tokens=3, prefill_chunk=64))
+            for _ in range(count):
+                next(events)
+            if leave == "close":
+                events.close()  # type: ignore[attr-defined]
+            else:
+                with pytest.raises(ZeroDivisionError):
+                    events.throw(ZeroDivisionError())  # type: ignore[attr-defined]
+            turn.assert_nothing_stays()
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_an_error_keeps_no_tensor_alive(
+    loaded_as: Callable[[str], LoadedModel], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C03: who keeps the error of a reply keeps nothing of the frames it came through."""
+    turn = Turn(loaded_as(kind))
+    mlp = turn.engine.loaded.model.model.layers[1].mlp
+    seen: list[Any] = []
+
+    def broken(hidden: torch.Tensor) -> torch.Tensor:
+        seen.append(weakref.ref(hidden))
+        raise ModelError("model_own_mask")
+
+    monkeypatch.setattr(mlp, "forward", broken)
+    last = turn.second()
+    assert isinstance(last, Failed)
+    assert last.error.code == "model_own_mask"
+    gc.collect()
+    assert seen
+    assert all(one() is None for one in seen)

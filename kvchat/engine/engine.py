@@ -35,6 +35,7 @@ from kvchat.engine.local import LocalModel, Text
 from kvchat.engine.sampling import Sampler
 from kvchat.errors import KVChatError, OutOfMemory
 from kvchat.kvcache.blocks import geometries
+from kvchat.kvcache.chats import ChatBlocks
 from kvchat.kvcache.frame import FORMAT, Measured, held_bytes, make_frame
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.spans import Span
@@ -93,7 +94,7 @@ class Engine:
         self._open: Text | None = None
         self._spans: tuple[Span, ...] = ()
         self._chat = ""
-        self._keys: dict[str, tuple[bytes, ...]] = {}
+        self._chats = ChatBlocks(self.pool)
         self.latest = self.snapshot()
         self._framed_s = -1.0
         self._capacity: tuple[int, int, int] = (-1, 0, 0)
@@ -135,15 +136,7 @@ class Engine:
             self._capacity_tokens(now.allowed_bytes, prefill_chunk),
         )
         frame = make_frame(self.pool, sequence, self._spans, measured)
-        return frame | {"chat": self._chat, "chats": self._chat_bytes()}
-
-    def _chat_bytes(self) -> dict[str, int]:
-        """Bytes of sealed blocks that each chat would find again; a shared one counts for each."""
-        found = {
-            chat: sum(self.pool.bytes_of(key) for key in keys) for chat, keys in self._keys.items()
-        }
-        self._keys = {chat: keys for chat, keys in self._keys.items() if found[chat]}
-        return found
+        return frame | {"chat": self._chat, "chats": self._chats.num_bytes()}
 
     def _capacity_tokens(self, allowed_bytes: int, prefill_chunk: int) -> int:
         coarse = allowed_bytes >> 20
@@ -389,9 +382,9 @@ class Engine:
 
     def close_text(self) -> None:
         """What is open becomes idle: reusable, and the first to go when memory is short."""
-        if self._open is not None:
-            if self._chat:
-                self._keys[self._chat] = tuple(self._open.sequence.keys)
-            self.local.close(self._open)
-        self._open = None
-        self._spans, self._chat = (), ""
+        text, chat = self._open, self._chat
+        self._open, self._spans, self._chat = None, (), ""
+        if text is not None:
+            if chat:
+                self._chats.remember(chat, tuple(text.sequence.keys))
+            self.local.close(text)

@@ -13,7 +13,7 @@ from kvchat.device.memory import pick_device, probe_for
 from kvchat.engine.engine import Engine
 from kvchat.engine.limits import limits_for
 from kvchat.errors import OutOfMemory
-from kvchat.models.load import load_model
+from kvchat.models.load import load_model, unload
 from kvchat.models.progress import LoadProgress
 from kvchat.models.weights import predicted_weight_bytes
 from kvchat.planner.plan import LEAST_CHUNK, LEAST_REPLY
@@ -54,7 +54,9 @@ def open_engine(
     engine = Engine(loaded, probe, limits)
     needed = engine.costs.needed_bytes(LEAST_REPLY, LEAST_CHUNK)
     if needed > engine.latest.allowed_bytes:
-        raise _does_not_fit(engine.latest.allowed_bytes, loaded.weight_bytes, needed)
+        refusal = _does_not_fit(engine.latest.allowed_bytes, loaded.weight_bytes, needed)
+        unload(loaded)
+        raise refusal
     return engine
 
 

@@ -81,10 +81,13 @@ class Worker:
         """The engine, once it is loaded. Raises ModelError if that failed or takes longer."""
         if not self._loaded.wait(timeout_s):
             raise ModelError("model_still_loading")
-        if self.error is not None:
-            raise self.error
-        assert self.engine is not None
-        return self.engine
+        engine = self.engine
+        if engine is None:
+            raise self._why_not()
+        return engine
+
+    def _why_not(self) -> KVChatError:
+        return self.error.alone() if self.error is not None else ModelError("closing")
 
     def submit(self, request: Request) -> Iterator[Event]:
         """The events of one reply, as they come; the last is Done or Failed.
@@ -108,10 +111,10 @@ class Worker:
                     figures = Figures(len(request.prompt_ids), 0, 0, 0.0, 0.0, 0.0, 0, {})
                     return Done("", (), "cancelled", figures)
                 if not self._thread.is_alive() and job.claimed():
-                    return Failed(self.error or ModelError("closing"), "", ())
+                    return Failed(self._why_not(), "", ())
 
     def close(self) -> None:
-        """Stops what is being made and ends the thread."""
+        """Stops what is being made, ends the thread and lets go of the model."""
         self._closing = True
         self._cancel_load.set()
         current = self._current
@@ -123,58 +126,72 @@ class Worker:
     # --- the thread -------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        if self._loads():
-            self._measure()
-            while not self._closing:
-                try:
-                    job = self._jobs.get(timeout=IDLE_INTERVAL_S)
-                except queue.Empty:
-                    self._measure()
-                    continue
-                if job.request is not None and job.claimed():
-                    self._answer(job, job.request)
+        self._open_engine()
+        if self.engine is not None:
+            self._serve(self.engine)
+        self.engine = None
         self._refuse_the_rest()
 
-    def _loads(self) -> bool:
+    def _open_engine(self) -> None:
         try:
             self.engine = self._load(self._on_progress, self._cancel_load)
             self._stage = "ready"
         except KVChatError as error:
-            self.error, self._stage = error, "error"
+            self.error, self._stage = error.alone(), "error"  # its frames hold the weights
         except Exception as error:
             logger.exception("loading failed")
             self._stage = "error"
             self.error = ModelError("model_load_failed", why=" ".join(str(error).split())[:200])
         self._loaded.set()
-        return self.engine is not None
+
+    def _serve(self, engine: Engine) -> None:
+        self._measure(engine)
+        while not self._closing:
+            try:
+                job = self._jobs.get(timeout=IDLE_INTERVAL_S)
+            except queue.Empty:
+                self._measure(engine)
+                continue
+            if job.request is not None and job.claimed():
+                self._answer(engine, job, job.request)
 
     def _on_progress(self, progress: LoadProgress) -> None:
         self.progress = progress
 
-    def _measure(self) -> None:
-        assert self.engine is not None
+    def _measure(self, engine: Engine) -> None:
         try:
-            self.frame = self.engine.frame()
+            self.frame = engine.frame()
         except Exception:
             logger.exception("measuring failed")
 
-    def _answer(self, job: _Job, request: Request) -> None:
-        assert self.engine is not None
+    def _answer(self, engine: Engine, job: _Job, request: Request) -> None:
         self._current, self._stage = request, "prefill"
+        failed = self._failure_of(engine, job, request)
+        if failed is not None:  # out of the except block, which keeps the reply's tensors alive
+            self._close_text(engine)
+            job.events.put(failed)
+        self._current, self._stage = None, "ready"
+
+    def _failure_of(self, engine: Engine, job: _Job, request: Request) -> Failed | None:
+        """Hands the reply's events on; what it must be ended with if an error cut it short."""
         ended = False
         try:
-            for event in self.engine.run(request):
+            for event in engine.run(request):
                 self._note(event)
                 ended = isinstance(event, (Done, Failed))
                 job.events.put(event)
         except Exception as error:
             logger.exception("a reply failed")
-            self.engine.close_text()
-            if not ended:
-                why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-                job.events.put(Failed(ModelError("step_failed", why=why), "", ()))
-        finally:
-            self._current, self._stage = None, "ready"
+            why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            return None if ended else Failed(ModelError("step_failed", why=why), "", ())
+        return None
+
+    def _close_text(self, engine: Engine) -> None:
+        """The thread goes on whatever happens: others wait for it."""
+        try:
+            engine.close_text()
+        except Exception:
+            logger.exception("a text could not be closed")
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Prefilled):
@@ -185,7 +202,7 @@ class Worker:
             self.frame = event.frame
 
     def _refuse_the_rest(self) -> None:
-        error = self.error or ModelError("closing")
+        error = self._why_not()
         while not self._closing or not self._jobs.empty():
             job = self._jobs.get()
             if job.request is None:

@@ -112,16 +112,17 @@ def make_frame(
     residue = device.total - device.free - device.other_processes
     residue -= measured.weight_bytes + cache_bytes
     activations = max(0, min(measured.activation_bytes, residue))
+    # Weights that the system maps from a file are not all resident: the others' share is what
+    # remains, then what is free, so that the items always sum to the total.
+    others = device.other_processes + min(0, residue)
     return {
         "type": "frame",
         "at_s": device.at_s,
         "device": {
             "name": device.device,
             "total": device.total,
-            "free": device.free,
-            # Weights that the system maps from a file are not all resident: the others' share is
-            # what remains, so that the items always sum to the total.
-            "other_processes": device.other_processes + min(0, residue),
+            "free": device.free + min(0, others),
+            "other_processes": max(0, others),
             "budget": measured.budget,
             "headroom": measured.headroom,
         },

@@ -1,7 +1,9 @@
 """The thread that owns the device: who goes first, and that nobody waits for what is over."""
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -126,3 +128,57 @@ def test_an_error_in_a_reply_ends_only_that_reply(make_worker: MakeWorker) -> No
     assert isinstance(Asked(worker, request(random_ids(30))).ended(), Done)
     engine.close_text()
     engine.pool.check_integrity(0)
+
+
+def test_closing_in_mid_answer_ends_all_and_lets_go_of_the_model(make_worker: MakeWorker) -> None:
+    """C06: whoever still holds the worker does not hold the engine."""
+    worker = make_worker()
+    engine = weakref.ref(worker.wait_ready(60))
+    answering = Asked(worker, long_request())
+    assert answering.first.wait(60)
+    waiting = [Asked(worker, long_request(seed)) for seed in (2, 3)]
+    worker.close()
+    assert isinstance(answering.ended(), Done)
+    for one in waiting:
+        end = one.ended()
+        assert isinstance(end, Failed)
+        assert end.error.code == "closing"
+    gc.collect()
+    assert engine() is None
+    with pytest.raises(ModelError):
+        worker.wait_ready(1)
+
+
+def test_a_text_that_cannot_be_closed_ends_no_thread(make_worker: MakeWorker) -> None:
+    """The next question is answered though the error's own clean-up failed as well."""
+    worker = make_worker()
+    engine = worker.wait_ready(60)
+    assert isinstance(Asked(worker, request(random_ids(30))).ended(), Done)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.local, "step", lambda *_: 1 / 0)
+        patch.setattr(engine.local, "close", lambda *_: 1 / 0)
+        for _ in range(2):
+            assert isinstance(Asked(worker, request(random_ids(30))).ended(), Failed)
+    assert isinstance(Asked(worker, request(random_ids(30))).ended(), Done)
+
+
+def test_an_error_of_loading_holds_nothing_of_the_loading(make_worker: MakeWorker) -> None:
+    """A model too large for the budget is refused after it was read: its weights do not stay."""
+
+    class Weights:
+        pass
+
+    held = []
+
+    def load(progress: object, cancel: object) -> Engine:
+        weights = Weights()
+        held.append(weakref.ref(weights))
+        raise ModelError("model_load_failed", why="no such thing")
+
+    worker = make_worker(load)
+    for _ in range(3):
+        with pytest.raises(ModelError) as caught:
+            worker.wait_ready(60)
+    gc.collect()
+    assert held[0]() is None
+    assert len(caught.traceback) < 5  # not one more frame each time it is told

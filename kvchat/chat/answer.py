@@ -32,21 +32,24 @@ class LiveAnswer:
         self.finish_reason: str | None = None
         self.ledger: list[dict[str, Any]] = []
         self.cancel = threading.Event()
-        self._events: list[dict[str, Any]] = []
-        self._frame: dict[str, Any] | None = None
+        # None is a frame's place. Only the newest is kept: an answer makes ten a second.
+        self._events: list[dict[str, Any] | None] = []
+        self._frame: dict[str, Any] = {}
         self._changed = threading.Condition()
 
     # --- for listeners ----------------------------------------------------------------------------
 
     def events(self) -> Iterator[dict[str, Any]]:
         """All events from the beginning, then as they come; ends after `done` or `failed`.
-        Blocks.
+
+        Who comes late, or lags, finds the newest frame wherever an older one was. Blocks.
         """
         for place in count():
             with self._changed:
                 while len(self._events) <= place:
                     self._changed.wait()
-                event = self._events[place]
+                told = self._events[place]
+                event = self._frame if told is None else told
             yield event
             if event["type"] in ("done", "failed"):
                 return
@@ -79,9 +82,11 @@ class LiveAnswer:
                     self.ledger.append(event)
                 case "citation":
                     self._cite(event)
+                case "frame":
+                    self._frame = event
             if status is not None:
                 self.status = status
-            self._events.append(event)
+            self._events.append(None if event["type"] == "frame" else event)
             self._changed.notify_all()
 
     def _cite(self, event: dict[str, Any]) -> None:

@@ -123,7 +123,6 @@ class Answers:
         asking = Asking(settings, stop, Priority.API)
         live = LiveAnswer("", 1, messages[-1]["content"])
         with self._lock:
-            self._one_shot = [one for one in self._one_shot if one.status not in ENDED]
             self._one_shot.append(live)
 
         def make() -> None:
@@ -210,9 +209,19 @@ class Answers:
                 if not isinstance(error, KVChatError):
                     logger.exception("an answer failed")
                 self._give_up(live, error)
+            finally:
+                self._let_go(live)
 
         threading.Thread(target=outermost, name="kvchat-answer", daemon=True).start()
         return live
+
+    def _let_go(self, live: LiveAnswer) -> None:
+        """Who watches an answer keeps it; nobody else does once it has ended."""
+        with self._lock:
+            if self._live.get(live.chat) is live:
+                del self._live[live.chat]
+            if live in self._one_shot:
+                self._one_shot.remove(live)
 
     @contextmanager
     def _unless_it_fails(self, live: LiveAnswer) -> Iterator[None]:
@@ -221,6 +230,7 @@ class Answers:
             yield
         except Exception as error:
             self._give_up(live, error)
+            self._let_go(live)
             raise
 
     def _give_up(self, live: LiveAnswer, error: Exception) -> None:

@@ -39,6 +39,8 @@ class Conversations:
         self._store = Store(data_dir)
         self._shelf = Shelf(self._store, data_dir / "documents")
         self._saved = SavedSettings(data_dir / "settings.toml")
+        self._settings_lock = threading.Lock()
+        self._engine: Engine | None = None
         self._drop_unlisted()
         self._worker = Worker(lambda progress, cancel: self._load(data_dir, progress, cancel))
         self._frames = Frames(self._store, self._worker, self.documents)
@@ -51,6 +53,9 @@ class Conversations:
 
         engine = open_engine(self.settings, data_dir, progress, cancel)
         self._shelf.use_tokenizer(engine.loaded.tokenizer)
+        with self._settings_lock:  # they may have changed while it was loaded
+            engine.limits = limits_for(self.settings, engine.loaded.device)
+            self._engine = engine
         return engine
 
     def _drop_unlisted(self) -> None:
@@ -65,6 +70,7 @@ class Conversations:
         """Stops every answer, keeps what was written, lets go of the model and the data folder."""
         stopped = self._answers.stop_all()
         self._worker.close()
+        self._engine = None
         for live in stopped:
             live.wait_ended(10)
         self._shelf.close()
@@ -224,14 +230,15 @@ class Conversations:
     def apply(self, changes: Mapping[str, object]) -> list[str]:
         """Changes settings and keeps them for the next start; returns those that need a reload.
 
-        Raises SettingsError and changes nothing if one of them is wrong.
+        Raises SettingsError if one of them is wrong, StoreError if they cannot be kept, and changes
+        nothing then.
         """
-        settings = changed(self.settings, changes)
-        before, self.settings = self.settings, settings
-        self._saved.keep(settings, changes)
-        engine = self._worker.engine
-        if engine is not None:
-            engine.limits = limits_for(settings, engine.loaded.device)
+        with self._settings_lock:
+            before, settings = self.settings, changed(self.settings, changes)
+            self._saved.keep(settings, changes)
+            self.settings = settings
+            if self._engine is not None:
+                self._engine.limits = limits_for(settings, self._engine.loaded.device)
         return [
             name
             for name in changes

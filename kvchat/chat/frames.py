@@ -4,6 +4,7 @@ documents.
 Measures nothing itself; cheap enough to be asked ten times a second.
 """
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -29,11 +30,15 @@ class Frames:
         self._worker = worker
         self._documents = documents
         self._started_s = time.monotonic()
-        self._figures: dict[str, dict[str, dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+        self._chat = ""
+        self._figures: dict[str, dict[str, Any]] = {}
 
     def forget(self, chat: str) -> None:
         """The chat changed: its figures are read again."""
-        self._figures.pop(chat, None)
+        with self._lock:
+            if self._chat == chat:
+                self._chat, self._figures = "", {}
 
     def chat_bytes(self) -> dict[str, int]:
         """What of each chat is in the cache: by its blocks, or as the open text."""
@@ -80,12 +85,21 @@ class Frames:
         empty = dict.fromkeys(FIGURES)
         if row["kind"] != "turn":
             return row | empty
-        if chat not in self._figures:
-            self._figures[chat] = {
-                one.user_hash: {key: (one.figures or {}).get(key) for key in FIGURES}
-                for one in Branch(self._store, chat).exchanges(None)
-            }
-        return row | self._figures[chat].get(row["name"], empty)
+        return row | self._figures_of(chat).get(row["name"], empty)
+
+    def _figures_of(self, chat: str) -> dict[str, dict[str, Any]]:
+        """By turn, of the chat whose text is open: read once, until it changes."""
+        with self._lock:
+            if self._chat != chat:
+                exchanges = Branch(self._store, chat).exchanges(None)
+                self._chat, self._figures = (
+                    chat,
+                    {
+                        one.user_hash: {key: (one.figures or {}).get(key) for key in FIGURES}
+                        for one in exchanges
+                    },
+                )
+            return self._figures
 
     def ledger_since(self, chat: str | None, number: int) -> list[dict[str, Any]]:
         """Entries after that number, oldest first, each with its number."""

@@ -133,12 +133,12 @@ def _follow(
             case Framed():
                 live.add(asking.dress(event.frame))
             case _:
-                _end(live, event, keeper)
+                _end(live, event, ids, keeper)
 
 
-def _end(live: LiveAnswer, event: Event, keeper: Keeper) -> None:
+def _end(live: LiveAnswer, event: Event, ids: Sequence[int], keeper: Keeper) -> None:
     if isinstance(event, Failed):
-        keeper.ended(live.text, event.ids, "failed", {})
+        keeper.ended(live.text, event.ids or ids, "failed", {})
         fail(live, event.error)
     elif isinstance(event, Done):
         figures = figures_row(event.figures)
@@ -158,7 +158,7 @@ def _finish(live: LiveAnswer, text: str, figures: dict[str, Any], reason: Finish
 
 
 def fail(live: LiveAnswer, error: KVChatError) -> None:
-    live.error, live.finish_reason = error, "failed"
+    live.error, live.finish_reason = error.alone(), "failed"
     live.add({"type": "failed", **error.row()}, "failed")
 
 

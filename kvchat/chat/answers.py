@@ -131,7 +131,8 @@ class Answers:
             make_answer(live, self._worker, engine, asking, told, keeper)
             self._frames.forget(live.chat)
 
-        return self._run(live, make)
+        with self._unless_it_fails(live):
+            return self._run(live, make)
 
     def _listed(self, live: LiveAnswer, engine: Engine, told: Told) -> KeepInChat:
         """A request's answer becomes that of a chat in the list."""

@@ -12,7 +12,7 @@ import torch
 from kvchat.attention import hf_seam
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.conversations import Conversations
-from kvchat.errors import KVChatError, OutOfMemory
+from kvchat.errors import KVChatError
 from tests.documents.small_pdf import write_pdf
 
 Start = Callable[..., Conversations]
@@ -145,7 +145,8 @@ class Person:
     def answered(self, live: LiveAnswer) -> None:
         assert live.wait_ended(60), self.done[-5:]
         if live.error is not None:
-            assert isinstance(live.error, OutOfMemory), (self.done[-5:], live.error.line())
+            refused = ("prompt_over_memory", "prompt_over_length")  # what is admitted never fails
+            assert live.error.code in refused, (self.done[-5:], live.error.line())
             self.failures.append(live.error.code)
             return
         engine = self.talks._worker.engine
@@ -202,10 +203,10 @@ def generated(loaded: Any, prompt: list[int]) -> tuple[list[int], int]:
     return output.sequences[0, len(prompt) :].tolist(), clear
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_any_order(start: Start, tmp_path: Path, seed: int) -> None:
     person = Person(start, tmp_path, seed)
-    for _ in range(60):
+    for _ in range(40):
         person.act()
     for chat in list(person.chats):
         person.talks.delete(chat)

@@ -14,7 +14,13 @@ _FRAME = re.compile(r'^\s+File "(.+)", line (\d+), in (\S+)$')
 _ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Full|Exhausted|OutOfMemory|Interrupt)\b)")
 _HEADS = ("Traceback (most recent call last):", "The above exception", "During handling of")
 # What kvchat's own code logs without any facts in it; a test keeps this in step with the code.
-OWN_MESSAGES = ("loading failed", "measuring failed", "a reply failed", "an answer failed")
+OWN_MESSAGES = (
+    "loading failed",
+    "measuring failed",
+    "a reply failed",
+    "an answer failed",
+    "a text could not be closed",
+)
 LEFT_OUT = "…"
 
 

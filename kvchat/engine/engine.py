@@ -43,7 +43,7 @@ from kvchat.memory.footprint import BLOCK_TOKENS
 from kvchat.planner.costs import Costs
 from kvchat.planner.ledger import entry
 from kvchat.planner.measures import DropIdle, ShrinkChunk
-from kvchat.planner.plan import LEAST_CHUNK, Snapshot, StepNeed, plan_step
+from kvchat.planner.plan import LEAST_CHUNK, Snapshot, StepNeed, drop_idle, plan_step
 
 if TYPE_CHECKING:
     from kvchat.models.load import LoadedModel
@@ -64,6 +64,11 @@ class _Reply:
     prefill_s: float = 0.0
     first_token_s: float = 0.0
     decode_s: float = 0.0
+
+    @property
+    def chunk_tokens(self) -> int:
+        """What is read at a time; for a short prompt, no more room is taken than it needs."""
+        return min(self.prefill_chunk, len(self.request.prompt_ids))
 
 
 class Engine:
@@ -110,7 +115,6 @@ class Engine:
             self.limits.headroom,
             self.loaded.weight_bytes,
             self.pool.device_bytes,
-            self.pool.free_block_bytes,
             self.pool.idle_bytes + self.local.kept_bytes,
             library,
         )
@@ -193,14 +197,14 @@ class Engine:
         request = reply.request
 
         def begin() -> Text:
-            return self.local.open(request.prompt_ids, reply.prefill_chunk)
+            return self.local.open(request.prompt_ids, reply.chunk_tokens)
 
-        self._set_limit(reply)
+        self._set_limit(reply, reply.chunk_tokens)
         rungs = self._rungs(reply, len(request.prompt_ids))
         text = yield from guarded(begin, rungs, self.loaded.device)
         self._open = text
         whole = len(request.prompt_ids) + request.max_new_tokens
-        yield from self._make_room(self._block_bytes(text, whole, reply.prefill_chunk), reply)
+        yield from self._make_room(reply, text, whole, reply.chunk_tokens)
         return text
 
     def _prefill(self, reply: _Reply, text: Text) -> Generator[Event, None, Tensor | None]:
@@ -210,11 +214,12 @@ class Engine:
             if reply.request.cancel.is_set():
                 return None
             start = text.num_cached
-            stop = min(len(ids), start + reply.prefill_chunk)
-            yield from self._make_room(self._block_bytes(text, stop, reply.prefill_chunk), reply)
+            chunk = reply.chunk_tokens
+            stop = min(len(ids), start + chunk)
+            yield from self._make_room(reply, text, stop, chunk)
 
             def step(start: int = start) -> Tensor:
-                return self.local.step(text, ids[start : start + reply.prefill_chunk])
+                return self.local.step(text, ids[start : start + reply.chunk_tokens])
 
             logits = yield from guarded(
                 step, self._rungs(reply, len(ids) - start), self.loaded.device
@@ -265,8 +270,7 @@ class Engine:
 
     def _next_logits(self, reply: _Reply, text: Text, token: int) -> Generator[Event, None, Tensor]:
         if text.sequence.num_hot + 1 >= BLOCK_TOKENS:
-            num_tokens = text.num_cached + 1
-            yield from self._make_room(self._block_bytes(text, num_tokens, 1), reply)
+            yield from self._make_room(reply, text, text.num_cached + 1, 1)
 
         def step() -> Tensor:
             return self.local.step(text, (token,))
@@ -280,30 +284,38 @@ class Engine:
 
     # --- memory -----------------------------------------------------------------------------------
 
-    def _block_bytes(self, text: Text, num_tokens: int, prefill_chunk: int) -> int:
-        """Blocks that the text still needs to reach `num_tokens`."""
-        total = 0
-        for geometry, table in zip(self.pool.geometries, text.sequence.tables, strict=True):
-            held = sum(block is not None for block in table)
-            needed = geometry.blocks_held(num_tokens, prefill_chunk) - held
-            total += max(0, needed) * geometry.block_bytes
-        return total
-
-    def _make_room(self, block_bytes: int, reply: _Reply) -> Generator[Event, None, None]:
-        """Before blocks are needed: drops what is idle if they would not fit."""
-        activations = self._set_limit(reply)
-        need = StepNeed(block_bytes, activations)
+    def _make_room(
+        self, reply: _Reply, text: Text, num_tokens: int, chunk_tokens: int
+    ) -> Generator[Event, None, None]:
+        """Before a text grows: drops what is idle if that would not fit."""
+        activations = self._set_limit(reply, chunk_tokens)
+        need = StepNeed(self._missing_bytes(text, num_tokens, chunk_tokens), activations)
         for measure in plan_step(need, self.latest, self.limits.ladder):
             yield self._take(measure, "no_room")
 
-    def _set_limit(self, reply: _Reply) -> int:
-        """Tells the pool what it may hold now beside the activations to come; returns those."""
+    def _missing_bytes(self, text: Text, num_tokens: int, chunk_tokens: int) -> int:
+        """What must be allocated until the text has so many tokens: blocks for which their group
+        has no free place, and what is kept for the hot window.
+        """
+        total = self.pool.hot_reserve_bytes
+        for group, (geometry, table) in enumerate(
+            zip(self.pool.geometries, text.sequence.tables, strict=True)
+        ):
+            held = sum(block is not None for block in table)
+            needed = geometry.blocks_held(num_tokens, chunk_tokens) - held
+            total += max(0, needed - self.pool.num_free_blocks(group)) * geometry.block_bytes
+        return total
+
+    def _set_limit(self, reply: _Reply, chunk_tokens: int) -> int:
+        """Tells the pool what it may hold now beside the activations of such a step; returns
+        those.
+        """
         now = self.snapshot()
         num_tokens = len(reply.request.prompt_ids) + reply.request.max_new_tokens
-        activations = self.costs.activations(reply.prefill_chunk, num_tokens)
+        activations = self.costs.activations(chunk_tokens, num_tokens)
         fixed = now.weight_bytes + now.library_bytes + activations
         self.pool.limit_bytes = max(0, now.allowed_bytes - fixed)
-        self.pool.hot_floor_bytes = self.costs.hot_bytes(reply.prefill_chunk)
+        self.pool.hot_floor_bytes = self.costs.hot_bytes(chunk_tokens)
         return activations
 
     def _take(self, measure: DropIdle, reason: str, *, for_hot: bool = False) -> Took:
@@ -326,11 +338,11 @@ class Engine:
                 return Took(entry("retry", {}, "out_of_memory", 0, 0))
             idle = self.pool.idle_bytes + self.local.kept_bytes
             if idle and "drop_idle" in self.limits.ladder:
-                measure = DropIdle(min(idle, shortage.needed_bytes or idle))
+                measure = drop_idle(shortage.needed_bytes or idle, self.snapshot())
                 took = self._take(measure, "out_of_memory", for_hot=shortage.for_hot)
-                if took.entry["bytes_measured"]:
+                if took.entry["bytes_measured"] or took.entry["arguments"]["blocks"]:
                     return took
-            chunk = min(reply.prefill_chunk, num_left) // 2
+            chunk = min(reply.chunk_tokens, num_left) // 2
             if chunk >= LEAST_CHUNK and "shrink_chunk" in self.limits.ladder:
                 return self._shrink_chunk(reply, chunk)
             return None
@@ -340,11 +352,11 @@ class Engine:
     def _shrink_chunk(self, reply: _Reply, chunk: int) -> Took:
         """Reads less at a time from the coming step on."""
         num_tokens = len(reply.request.prompt_ids)
-        before = self.costs.activations(reply.prefill_chunk, num_tokens)
+        before = self.costs.activations(reply.chunk_tokens, num_tokens)
         frees = before - self.costs.activations(chunk, num_tokens)
-        arguments = ShrinkChunk(frees, chunk, reply.prefill_chunk).arguments
+        arguments = ShrinkChunk(frees, chunk, reply.chunk_tokens).arguments
         reply.prefill_chunk = chunk
-        self._set_limit(reply)
+        self._set_limit(reply, chunk)
         return Took(entry(ShrinkChunk.code, arguments, "out_of_memory", frees, None))
 
     def _out_of_memory(self, needed_bytes: int) -> OutOfMemory:

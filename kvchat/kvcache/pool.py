@@ -1,19 +1,21 @@
 """The memory of the KV cache: slabs of blocks and hot windows, under one byte limit.
 
 Every byte of KV on the device is allocated here, so what is shown is counted, not computed. The
-pool never gives anything up by itself: it raises PoolFull, and the planner decides what to do. Idea
-of a ref-counted block pool with chained keys: PagedAttention (vLLM), nano-vllm.
+pool never gives anything up by itself: near the limit it moves blocks together, which gives whole
+slabs back, then it raises PoolFull, and the planner decides what to do. Idea of a ref-counted block
+pool with chained keys: PagedAttention (vLLM), nano-vllm.
 """
 
 from itertools import count
 
 import torch
 
-from kvchat.kvcache.blocks import Block, Geometry, Slab, Storage
+from kvchat.kvcache.blocks import Block, Geometry, Slab, Storage, copy_tokens
 from kvchat.kvcache.prefix_index import IdleTail, PrefixIndex
 from kvchat.memory.footprint import BLOCK_TOKENS
 
 SLAB_BYTES = 32 * 1024**2
+SLABS_AT_LIMIT = 64
 MOST_IDLE_TAILS = 16
 
 
@@ -51,6 +53,7 @@ class Pool:
         self.slabs: list[list[Slab]] = [[] for _ in geometries]
         self.hot_bytes = 0
         self.hot_floor_bytes = 0
+        self.num_moved = 0  # blocks that are no longer where a sequence may have seen them
         self._ticks = count(1)
 
     # --- bytes -----------------------------------------------------------------------------------
@@ -85,6 +88,11 @@ class Pool:
     def idle_tail_bytes(self) -> int:
         return sum(storage.nbytes for tail in self.index.tails for storage in tail.storages)
 
+    @property
+    def hot_reserve_bytes(self) -> int:
+        """What blocks must leave free, so that a hot window can grow to its usual size."""
+        return max(0, self.hot_floor_bytes + self.idle_tail_bytes - self.hot_bytes)
+
     def bytes_of(self, key: bytes) -> int:
         """What the blocks of that name take, in all groups; 0 where it is gone."""
         groups = self.index.blocks.get(key, {})
@@ -111,7 +119,7 @@ class Pool:
                 taken.append(after)
         except BaseException:
             for block in taken:
-                self._free(block)
+                self._free(block.slab, block.index)
             self.slabs[group] = [slab for slab in self.slabs[group] if not slab.is_empty]
             raise
         return taken
@@ -122,16 +130,31 @@ class Pool:
         Returns its number of blocks.
         """
         block_bytes = self.geometries[group].block_bytes
-        usual = max(1, min(64, SLAB_BYTES // block_bytes))
+        usual = max(1, min(64, self._slab_bytes // block_bytes))
         if self.limit_bytes is not None:
-            hot = max(self.hot_bytes, self.hot_floor_bytes + self.idle_tail_bytes)
-            left = max(0, self.limit_bytes - self.slab_bytes - hot) // block_bytes
-            if left < min(num_blocks, usual):
-                raise PoolFull((min(num_blocks, usual) - left) * block_bytes)
+            least = min(num_blocks, usual)
+            if self._left_bytes() < least * block_bytes:
+                self.pack(but=group)  # free places of this group would have been taken
+            left = self._left_bytes() // block_bytes
+            if left < least:
+                raise PoolFull((least - left) * block_bytes)
             usual = min(usual, max(num_blocks, left // 4))
         storage = Storage(self.geometries[group], usual, BLOCK_TOKENS, self.device)
         self.slabs[group].append(Slab(group, storage))
         return usual
+
+    @property
+    def _slab_bytes(self) -> int:
+        """Groups cannot use each other's free places: what one of them may waste is a small part of
+        the limit.
+        """
+        if self.limit_bytes is None or len(self.geometries) == 1:
+            return SLAB_BYTES
+        return min(SLAB_BYTES, self.limit_bytes // SLABS_AT_LIMIT)
+
+    def _left_bytes(self) -> int:
+        assert self.limit_bytes is not None
+        return max(0, self.limit_bytes - self.device_bytes - self.hot_reserve_bytes)
 
     def _free_place(self, group: int, after: Block | None) -> tuple[Slab, int]:
         if after is not None and after.index + 1 in after.slab.free:
@@ -156,12 +179,52 @@ class Pool:
         block.ref_count -= 1
         block.last_used = next(self._ticks)
         if block.ref_count == 0 and block.key is None:
-            self._free(block)
+            self._free(block.slab, block.index)
 
-    def _free(self, block: Block) -> None:
-        block.slab.free.add(block.index)
-        if block.slab.is_empty:
-            self.slabs[block.group].remove(block.slab)
+    def _free(self, slab: Slab, index: int) -> None:
+        slab.free.add(index)
+        if slab.is_empty:
+            self.slabs[slab.group].remove(slab)
+
+    # --- moving together --------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def pack(self, but: int | None = None) -> int:
+        """Moves blocks out of slabs where those of the same group have places for them, so that
+        emptied slabs go back to the device. Allocates nothing. Returns the bytes given back.
+
+        Not during a forward, which reads blocks where they lay. `but`: a group to leave alone.
+        """
+        before = self.slab_bytes
+        held = self._blocks_by_slab()
+        for group, slabs in enumerate(self.slabs):
+            for slab in sorted(slabs, key=lambda one: one.num_blocks - len(one.free)):
+                num_used = slab.num_blocks - len(slab.free)
+                room = self.num_free_blocks(group) - len(slab.free)
+                # A place whose block is not sealed is being written to: it stays.
+                if group != but and num_used <= room and num_used == len(held[slab]):
+                    for block in sorted(held[slab], key=lambda one: one.depth):
+                        held[self._move(block)].append(block)
+        return before - self.slab_bytes
+
+    def _move(self, block: Block) -> Slab:
+        """Into the fullest other slab with a free place; returns that."""
+        slab, index = block.slab, block.index
+        others = [one for one in self.slabs[block.group] if one is not slab and one.free]
+        target = min(others, key=lambda one: len(one.free))
+        place = min(target.free)
+        copy_tokens(slab.storage, index, 0, target.storage, place, 0, BLOCK_TOKENS)
+        target.free.remove(place)
+        block.slab, block.index = target, place
+        self.num_moved += 1
+        self._free(slab, index)
+        return target
+
+    def _blocks_by_slab(self) -> dict[Slab, list[Block]]:
+        held: dict[Slab, list[Block]] = {slab: [] for slabs in self.slabs for slab in slabs}
+        for block in self.index.all():
+            held[block.slab].append(block)
+        return held
 
     # --- hot windows -----------------------------------------------------------------------------
 
@@ -169,7 +232,10 @@ class Pool:
         """Memory for the newest tokens of one sequence. Raises PoolFull."""
         needed = num_tokens * self.geometries[group].bytes_per_token
         if self.limit_bytes is not None and self.device_bytes + needed > self.limit_bytes:
-            raise PoolFull(self.device_bytes + needed - self.limit_bytes, for_hot=True)
+            self.pack()
+            short = self.device_bytes + needed - self.limit_bytes
+            if short > 0:
+                raise PoolFull(short, for_hot=True)
         storage = Storage(self.geometries[group], 1, num_tokens, self.device)
         self.hot_bytes += storage.nbytes
         return storage
@@ -210,26 +276,29 @@ class Pool:
         return num_blocks, freed
 
     def drop_idle_slabs(self, needed_bytes: int) -> tuple[int, int]:
-        """Frees idle hot windows, then whole slabs that hold nothing but idle blocks, the least
-        recently used first, until `needed_bytes` went back to the device. Returns as `drop_idle`.
+        """Frees idle memory until `needed_bytes` went back to the device: idle hot windows, then
+        whole slabs that hold nothing but idle blocks, the least recently used first, then blocks
+        whose slabs can be emptied. Returns as `drop_idle`.
         """
-        num_blocks, freed = 0, self._drop_tails(needed_bytes)
-        held: dict[Slab, list[Block]] = {}
-        for block in self.index.all():
-            held.setdefault(block.slab, []).append(block)
-        idle = {
-            slab: blocks
-            for slab, blocks in held.items()
+        before = self.device_bytes
+        self._drop_tails(needed_bytes)
+        num_blocks = 0
+        idle = [
+            blocks
+            for slab, blocks in self._blocks_by_slab().items()
             if len(slab.free) + sum(b.ref_count == 0 for b in blocks) == slab.num_blocks
-        }
-        for slab, blocks in sorted(idle.items(), key=lambda one: max(b.last_used for b in one[1])):
-            if freed >= needed_bytes:
+        ]
+        for blocks in sorted(idle, key=lambda one: max(b.last_used for b in one)):
+            if before - self.device_bytes >= needed_bytes:
                 break
-            freed += slab.storage.nbytes
             num_blocks += len(blocks)
             for block in blocks:
                 self._drop(block)
-        return num_blocks, freed
+        while before - self.device_bytes < needed_bytes and self.idle_bytes:
+            dropped, _ = self.drop_idle(needed_bytes - (before - self.device_bytes))
+            num_blocks += dropped
+            self.pack()
+        return num_blocks, before - self.device_bytes
 
     def _drop_tails(self, needed_bytes: int) -> int:
         freed = 0
@@ -241,7 +310,7 @@ class Pool:
 
     def _drop(self, block: Block) -> None:
         self.index.remove(block)
-        self._free(block)
+        self._free(block.slab, block.index)
 
     def check_integrity(self, held: int | None = None) -> None:
         """Raises AssertionError unless free + idle + live = all places; `held`: live blocks that

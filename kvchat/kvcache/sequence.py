@@ -35,7 +35,7 @@ class Sequence:
         self.num_new = 0
         self._sealed_hot = 0
         self._reserved: list[list[Block]] = []
-        self._runs: dict[int, tuple[int, list[Run]]] = {}
+        self._runs: dict[int, tuple[tuple[int, int], list[Run]]] = {}
 
     # --- lengths ----------------------------------------------------------------------------------
 
@@ -268,9 +268,10 @@ class Sequence:
         """The sealed blocks that the first new query sees, as runs that lie side by side."""
         first = self.pool.geometries[group].first_visible(self.num_cached)
         skip = first % BLOCK_TOKENS if first < self.start else 0
+        place = (skip, self.pool.num_moved)
         known = self._runs.get(group)
-        if known is None or known[0] != skip:
-            known = self._runs[group] = (skip, self._found_runs(group, first, skip))
+        if known is None or known[0] != place:
+            known = self._runs[group] = (place, self._found_runs(group, first, skip))
         return known[1]
 
     def _found_runs(self, group: int, first: int, skip: int) -> list[Run]:

@@ -34,7 +34,6 @@ class Snapshot:
     headroom: int
     weight_bytes: int
     pool_bytes: int
-    free_block_bytes: int
     idle_bytes: int
     library_bytes: int = 0
 
@@ -179,11 +178,11 @@ def _smaller(need: Need, reply: int, chunk: int, costs: Costs, kept: int) -> lis
 
 @dataclass(frozen=True, slots=True)
 class StepNeed:
-    """What the coming tokens want from the pool: new bytes beyond the text's own, and
+    """What the coming tokens want: bytes that the pool must still allocate, free places apart, and
     activations.
     """
 
-    block_bytes: int
+    pool_bytes: int
     activation_bytes: int
 
 
@@ -193,8 +192,13 @@ def plan_step(need: StepNeed, snapshot: Snapshot, ladder: Sequence[str]) -> tupl
     Drops a little more than needed, so that a growing text does not ask at each block.
     """
     growth = snapshot.allowed_bytes - snapshot.own_bytes - need.activation_bytes
-    short = need.block_bytes - snapshot.free_block_bytes - growth
+    short = need.pool_bytes - growth
     if short <= 0 or not snapshot.idle_bytes or "drop_idle" not in ladder:
         return ()
+    return (drop_idle(short, snapshot),)
+
+
+def drop_idle(short: int, snapshot: Snapshot) -> DropIdle:
+    """Drops what is short, or a larger step, so that it need not be asked for again soon."""
     step = (snapshot.allowed_bytes - snapshot.weight_bytes) // DROP_PARTS
-    return (DropIdle(min(snapshot.idle_bytes, max(short, step))),)
+    return DropIdle(min(snapshot.idle_bytes, max(short, step)))

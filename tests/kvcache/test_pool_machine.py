@@ -210,10 +210,23 @@ class PoolMachine(RuleBasedStateMachine):
         _, freed = (self.pool.drop_idle_slabs if whole_slabs else self.pool.drop_idle)(wanted)
         if whole_slabs:
             assert used - self.pool.device_bytes == freed
+            assert freed >= wanted or not self.pool.idle_bytes
         else:
             assert freed >= wanted
             assert idle - self.pool.idle_bytes == freed
             assert used - self.pool.device_bytes + self.pool.free_block_bytes - free == freed
+
+    @rule()
+    def pack(self) -> None:
+        """Blocks move; nothing else changes. No slab is left that others have room for."""
+        idle, used = self.pool.idle_bytes, self.pool.device_bytes
+        freed = self.pool.pack()
+        assert used - self.pool.device_bytes == freed
+        assert self.pool.idle_bytes == idle
+        for group, slabs in enumerate(self.pool.slabs):
+            for slab in slabs:
+                room = self.pool.num_free_blocks(group) - len(slab.free)
+                assert slab.num_blocks - len(slab.free) > room
 
     @rule(limit=st.sampled_from([None, None, 1000, 60, 20, 6]), floor=st.sampled_from([0, 150]))
     def limit(self, limit: int | None, floor: int) -> None:

@@ -106,7 +106,7 @@ def test_a_window_that_was_left_is_read_again() -> None:
     )
     for block in idle:
         pool.index.remove(block)
-        pool._free(block)
+        pool._free(block.slab, block.index)
     gone = Sequence.begin(pool, [*ids[:300], 7, 8], BLOCK_TOKENS + 50)
     assert gone.num_cached == 0
     gone.close()

@@ -41,7 +41,6 @@ def snapshot(budget: int | None = None, free: int = 64 * GIB, **known: int) -> S
         known.get("headroom", GIB),
         513 * MIB,
         known.get("pool", 0),
-        known.get("free_blocks", 0),
         known.get("idle", 0),
     )
 
@@ -155,19 +154,16 @@ def test_every_plan_fits_or_names_what_is_short(
 
 
 @pytest.mark.parametrize(
-    ("pool", "free_blocks", "idle", "dropped"),
+    ("pool", "idle", "dropped"),
     [
-        (100, 0, 80, 0),  # 87 MiB left of the budget are enough
-        (150, 0, 80, 33),  # 60 wanted, 10 for activations, 37 left
-        (150, 40, 80, 0),  # free places serve
-        (150, 0, 0, 0),  # nothing idle: the pool's limit and the guard decide
-        (150, 0, 5, 5),
+        (100, 80, 0),  # 87 MiB left of the budget are enough
+        (150, 80, 33),  # 60 wanted, 10 for activations, 37 left
+        (150, 0, 0),  # nothing idle: the pool's limit and the guard decide
+        (150, 5, 5),
     ],
 )
-def test_idle_memory_goes_when_the_next_tokens_need_it(
-    pool: int, free_blocks: int, idle: int, dropped: int
-) -> None:
-    now = snapshot(700 * MIB, pool=pool * MIB, free_blocks=free_blocks * MIB, idle=idle * MIB)
+def test_idle_memory_goes_when_the_next_tokens_need_it(pool: int, idle: int, dropped: int) -> None:
+    now = snapshot(700 * MIB, pool=pool * MIB, idle=idle * MIB)
     measures = plan_step(StepNeed(60 * MIB, 10 * MIB), now, RUNGS)
     freed = sum(m.frees_bytes for m in measures if isinstance(m, DropIdle))
     assert freed == dropped * MIB

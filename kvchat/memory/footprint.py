@@ -12,18 +12,13 @@ from math import ceil
 
 from kvchat.arch.spec import LayerSpec, ModelSpec
 from kvchat.memory.activations import activation_bytes as activation_bytes
+from kvchat.memory.formats import BLOCK_TOKENS as BLOCK_TOKENS
+from kvchat.memory.formats import FORMATS, FormatPair, vector_bytes
 from kvchat.units import format_size
 from kvchat.wording import Language, say
 
-BLOCK_TOKENS = 64
-
-# Bits of a stored value. `fp` is as computed: 16 or 32, by the dtype.
-FORMAT_BITS = {"int8": 8, "int6": 6, "int5": 5, "int4": 4, "int2": 2}
-FORMATS = ("fp", *FORMAT_BITS)
 # What this version can hold; the rest is arithmetic.
 RUNNABLE = ("fp",)
-# Integer formats keep one fp16 scale for each token and head.
-SCALE_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +78,6 @@ def kv_bytes(spec: ModelSpec, num_tokens: int, key_bits: float, value_bits: floa
     return ceil(bits / 8)
 
 
-def vector_bytes(dim: int, kv_format: str, dtype_bytes: int) -> int:
-    """One token's key or value of one head: dim * bits / 8 in whole bytes, and its scale."""
-    if kv_format == "fp":
-        return dim * dtype_bytes
-    return ceil(dim * FORMAT_BITS[kv_format] / 8) + SCALE_BYTES
-
-
 def block_bytes(spec: ModelSpec, group: tuple[int, ...], dtype_bytes: int) -> int:
     """One block: 64 tokens of all layers of a group."""
     return BLOCK_TOKENS * sum(spec.layers[i].values_per_token for i in group) * dtype_bytes
@@ -109,15 +97,19 @@ class Holding:
     device_type: str = "cuda"
 
     @property
+    def formats(self) -> FormatPair:
+        return FormatPair(FORMATS[self.key_format], FORMATS[self.value_format])
+
+    @property
     def hot_tokens(self) -> int:
-        """The newest tokens, kept as computed: 64 + R, R being 64 for int8 and 256 for less."""
-        least = min(FORMAT_BITS.get(one, 16) for one in (self.key_format, self.value_format))
-        return BLOCK_TOKENS + (0 if least > 8 else 64 if least == 8 else 256)
+        """The newest tokens, kept as computed: 64 + R."""
+        return BLOCK_TOKENS + self.formats.hot_tokens
 
     def token_bytes(self, layer: LayerSpec) -> int:
         """One token of one layer, as its blocks store it."""
-        key = vector_bytes(layer.key_dim, self.key_format, self.dtype_bytes)
-        value = vector_bytes(layer.value_dim, self.value_format, self.dtype_bytes)
+        formats = self.formats
+        key = vector_bytes(layer.key_dim, formats.key, self.dtype_bytes)
+        value = vector_bytes(layer.value_dim, formats.value, self.dtype_bytes)
         return layer.num_kv_heads * (key + value)
 
 

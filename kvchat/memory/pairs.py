@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from kvchat.arch.spec import ModelSpec
 from kvchat.memory.footprint import (
-    FORMATS,
     RUNNABLE,
     Holding,
     footprint_of,
@@ -16,6 +15,7 @@ from kvchat.memory.footprint import (
     largest_context,
     paged_layers,
 )
+from kvchat.memory.formats import FORMATS
 from kvchat.units import format_size
 
 
@@ -36,8 +36,8 @@ class PairRow:
 
 def pairs(key_format: str | None = None, value_format: str | None = None) -> list[tuple[str, str]]:
     """Every pair of formats, the most exact first; only those asked for."""
-    keys = FORMATS if key_format is None else (key_format,)
-    values = FORMATS if value_format is None else (value_format,)
+    keys = tuple(FORMATS) if key_format is None else (key_format,)
+    values = tuple(FORMATS) if value_format is None else (value_format,)
     return [(key, value) for key in keys for value in values]
 
 

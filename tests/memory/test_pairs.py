@@ -18,7 +18,7 @@ def test_the_table_of_the_published_row():
 
 
 def test_pairs_are_all_or_those_asked_for():
-    assert len(pairs()) == 36
+    assert len(pairs()) == 49
     assert pairs()[0] == ("fp", "fp")
     assert {key for key, _ in pairs("int6")} == {"int6"}
     assert pairs("int6", "int4") == [("int6", "int4")]

@@ -1,0 +1,104 @@
+"""How keys and values may be stored: names, bits, planes, exact bytes, and which is the more exact.
+
+Arithmetic on numbers alone: knows no tensor, no model and no block. The formats are those of
+DESIGN.md §12: a rotated vector, one fp16 scale for each token and head (QuaRot's rotation, KIVI's
+idea that keys and values want different bits).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Self
+
+from kvchat.errors import SettingsError
+
+BLOCK_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class KVFormat:
+    """One way to store a vector.
+
+    `planes`: the bits of each part that a code is split into, the high bits first. `bits` is None
+    for `fp`, which stores values as computed: 16 or 32 bits, by the dtype.
+    """
+
+    name: str
+    bits: int | None
+    planes: tuple[int, ...]
+    scale_bytes: int = 2
+
+    def __str__(self) -> str:
+        return self.name
+
+    def serves(self, dim: int) -> bool:
+        """Whether vectors of this size can be stored: whole bytes in every plane."""
+        return self.bits is None or dim % 8 == 0
+
+
+# The most exact first, by the divergence measured from the uncompressed run (DESIGN.md §12): fp8
+# loses more than int6 although it is larger.
+FORMATS: Mapping[str, KVFormat] = {
+    one.name: one
+    for one in (
+        KVFormat("fp", None, (), scale_bytes=0),
+        KVFormat("int8", 8, (8,)),
+        KVFormat("int6", 6, (4, 2)),
+        KVFormat("fp8", 8, (8,)),
+        KVFormat("int5", 5, (4, 1)),
+        KVFormat("int4", 4, (4,)),
+        KVFormat("int2", 2, (2,)),
+    )
+}
+_LOSS = {name: place for place, name in enumerate(FORMATS)}
+
+
+def vector_bytes(dim: int, fmt: KVFormat, dtype_bytes: int) -> int:
+    """One token's key or value of one head: dim * bits / 8 in whole bytes, and its scale."""
+    bits = dtype_bytes * 8 if fmt.bits is None else fmt.bits
+    return ceil(dim * bits / 8) + fmt.scale_bytes
+
+
+def part_bytes(dim: int, fmt: KVFormat, dtype_bytes: int) -> int:
+    """The keys, or the values, of one block's 64 tokens of one head: 64 * dim * bits / 8 + 128."""
+    return BLOCK_TOKENS * vector_bytes(dim, fmt, dtype_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class FormatPair:
+    """Keys in one format, values in another; written `int6/int4`."""
+
+    key: KVFormat
+    value: KVFormat
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From `int6/int4`; one name alone stands for both. Raises SettingsError."""
+        names = [name.strip() for name in text.split("/")]
+        if len(names) > 2 or not all(name in FORMATS for name in names):
+            raise SettingsError("kv_format", text=text, known=", ".join(FORMATS))
+        return cls(FORMATS[names[0]], FORMATS[names[-1]])
+
+    def __str__(self) -> str:
+        return f"{self.key}/{self.value}"
+
+    def at_least(self, other: "FormatPair") -> bool:
+        """Whether both keys and values are as exact as the other's, or more."""
+        return lower_of(self, other) == other
+
+    @property
+    def hot_tokens(self) -> int:
+        """R: how many of the newest tokens stay as computed, beside the 64 that fill the next
+        block. 0 where nothing is lost, 64 where little is, else 256.
+        """
+        least = _lower(self.key, self.value).name
+        return {"fp": 0, "int8": 64}.get(least, 256)
+
+
+def lower_of(one: FormatPair, other: FormatPair) -> FormatPair:
+    """The less exact of both for keys, and the less exact of both for values."""
+    return FormatPair(_lower(one.key, other.key), _lower(one.value, other.value))
+
+
+def _lower(one: KVFormat, other: KVFormat) -> KVFormat:
+    return max(one, other, key=lambda fmt: _LOSS[fmt.name])

@@ -137,7 +137,7 @@ def _codes(rotated: Tensor, scales: Tensor, fmt: KVFormat) -> Tensor:
     # A vector of scale 0 becomes one of zeros, also where 0 * infinity is NaN.
     scaled = rotated.mul_((top / scales).nan_to_num_(posinf=0.0)).nan_to_num_()
     if fmt.name == "fp8":
-        # This type has no infinity: beyond its largest value a cast gives NaN.
+        # A type without infinity: whether a cast beyond 448 saturates or gives NaN is the device's.
         return scaled.clamp_(-top, top).to(torch.float8_e4m3fn).view(torch.uint8)
     if fmt.bits == 8:
         return scaled.round_().clamp_(-top, top).to(torch.int8).view(torch.uint8)

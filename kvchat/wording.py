@@ -5,6 +5,7 @@ The tables are data: `settings/wording/*.toml`, one entry a code: `code = { en =
 Knows nothing of who shows a sentence, nor of the language of the browser.
 """
 
+import string
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -35,6 +36,14 @@ def table() -> Mapping[str, Mapping[str, str]]:
     return entries
 
 
+class _Filled(string.Formatter):
+    """Whole numbers get separators, as people read them; `{port:d}` is a name and gets none."""
+
+    def format_field(self, value: object, format_spec: str) -> str:
+        counts = isinstance(value, int) and not isinstance(value, bool) and not format_spec
+        return str(super().format_field(value, "," if counts else format_spec))
+
+
 def say(code: str, lang: Language = "en", /, **facts: object) -> str:
     """The sentence of a code with its facts filled in. Raises KeyError for an unknown code."""
-    return table()[code][lang].format(**facts)
+    return _Filled().format(table()[code][lang], **facts)

@@ -98,7 +98,7 @@ def test_bad_input_is_one_line_and_exit_1(
 
 def test_a_language_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--lang", "fr"]) == 1
-    assert capsys.readouterr().err == "'fr' is not a choice for --lang. See --help.\n"
+    assert capsys.readouterr().err == "'fr' is not a choice for --lang. Choose from: en, ko.\n"
 
 
 @pytest.mark.parametrize("lang", ["en", "ko"])
@@ -122,7 +122,9 @@ def test_settings_of_the_data_folder_are_read(
 ) -> None:
     (data_dir / "settings.toml").write_text("top_k = 'many'\n")
     assert cli.main([]) == 1
-    assert "many" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "many" in said
+    assert str(data_dir / "settings.toml") in said
 
 
 def test_json_errors_are_a_line_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from kvchat import errors
+from kvchat.errors import RequestError, ServeError
 from kvchat.planner.measures import DropIdle, ShrinkChunk, ShrinkReply, TruncateTurns
+from kvchat.units import GIB, format_size
 from kvchat.wording import LANGUAGES, table
 
 REPO = Path(__file__).resolve().parent.parent
@@ -52,3 +54,14 @@ def test_both_languages_tell_the_same_facts() -> None:
         if len({frozenset(facts(sentence)) for sentence in sentences.values()}) > 1
     }
     assert differing == {}
+
+
+def test_counts_have_separators_and_ports_have_none() -> None:
+    facts = {"tokens": 50020, "capacity": 8192, "needed": "1", "allowed": "2"}
+    said = RequestError("prompt_over_length", **facts).message()
+    assert "50,020 tokens" in said
+    assert "8,192" in said
+    assert format_size(13733 * GIB) == "13,733.00 GiB"
+    assert ServeError("port_range", port=99999).message() == "99999 is not a port."
+    ports = [code for code, one in table().items() if re.search(r"\{(port|asked)\}", one["en"])]
+    assert ports == []

@@ -1,0 +1,274 @@
+"""The settings as one typed schema: defaults, ranges, names and help in both languages.
+
+Flags, files, presets and the settings screen are made from it. Knows no model and no device, and
+not how a value is read or written: that is `settings.py`'s.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from kvchat.units import GIB, MIB
+from kvchat.wording import LANGUAGES, Language
+
+Kind = Literal["int", "float", "size", "choice", "text", "bool", "list"]
+Applies = Literal["next answer", "reload"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one setting is, apart from its value. Sizes are bytes; `choices` serve `choice` and
+    `list`.
+
+    `optional` settings may be None, which is written `auto`.
+    """
+
+    kind: Kind
+    group: Literal["memory", "model", "sampling", "documents", "chat"]
+    label: Mapping[Language, str]
+    help: Mapping[Language, str]
+    unit: str = ""
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+    applies: Applies = "next answer"
+    optional: bool = False
+
+
+def _entry(default: object, **about: Any) -> Any:
+    label, help_ = about.pop("label"), about.pop("help")
+    about["label"] = dict(zip(LANGUAGES, label, strict=True))
+    about["help"] = dict(zip(LANGUAGES, help_, strict=True))
+    return field(default=default, metadata={"entry": Entry(**about)})
+
+
+RUNGS = ("drop_idle", "shrink_chunk", "truncate_turns")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings, as they hold for one run. Made by `resolve`, changed by `changed`."""
+
+    memory_budget: int | None = _entry(
+        None,
+        kind="size",
+        group="memory",
+        optional=True,
+        unit="B",
+        least=MIB,
+        most=1024 * GIB,
+        label=("Memory budget", "메모리 예산"),
+        help=(
+            "The most that kvchat may use on the device: weights, KV cache and activations.",
+            "kvchat이 장치에서 쓸 수 있는 최대 메모리(가중치, KV 캐시, 계산 공간)입니다.",
+        ),
+    )
+    headroom: int | None = _entry(
+        None,
+        kind="size",
+        group="memory",
+        optional=True,
+        unit="B",
+        least=0,
+        most=256 * GIB,
+        label=("Headroom", "여유선"),
+        help=(
+            "Memory always left free on the device for other programs.",
+            "다른 프로그램을 위해 장치에 항상 비워 두는 메모리입니다.",
+        ),
+    )
+    prefill_chunk: int = _entry(
+        512,
+        kind="int",
+        group="memory",
+        unit="tokens",
+        least=16,
+        most=8192,
+        label=("Prefill chunk", "읽기 묶음"),
+        help=(
+            "Tokens read at a time. Smaller needs less memory while reading, and reads slower.",
+            "한 번에 읽는 토큰 수입니다. 작을수록 읽는 동안 메모리를 덜 쓰고 느려집니다.",
+        ),
+    )
+    ladder: tuple[str, ...] = _entry(
+        RUNGS,
+        kind="list",
+        group="memory",
+        choices=RUNGS,
+        label=("When memory is short", "메모리가 모자랄 때"),
+        help=(
+            "What is done, in this order, when the next step does not fit.",
+            "다음 단계가 들어가지 않을 때 이 순서대로 합니다.",
+        ),
+    )
+    model: str = _entry(
+        "smollm2",
+        kind="text",
+        group="model",
+        applies="reload",
+        label=("Model", "모델"),
+        help=(
+            "The built-in model `smollm2`, or a folder with config.json, safetensors "
+            "and a tokenizer.",
+            "내장 모델 `smollm2`, 또는 config.json·safetensors·토크나이저가 든 폴더입니다.",
+        ),
+    )
+    dtype: str = _entry(
+        "auto",
+        kind="choice",
+        group="model",
+        choices=("auto", "fp32", "bf16", "fp16"),
+        applies="reload",
+        label=("Compute precision", "계산 정밀도"),
+        help=(
+            "auto: fp32 on a CPU, the model's own on a GPU.",
+            "auto: CPU에서는 fp32, GPU에서는 모델 원래 형식입니다.",
+        ),
+    )
+    weights: str = _entry(
+        "as-is",
+        kind="choice",
+        group="model",
+        choices=("as-is", "int8"),
+        applies="reload",
+        label=("Weights", "가중치"),
+        help=(
+            "int8 halves the weights' memory or better, at a small cost in quality.",
+            "int8은 가중치 메모리를 절반 이하로 줄이며 품질이 조금 떨어집니다.",
+        ),
+    )
+    threads: int | None = _entry(
+        None,
+        kind="int",
+        group="model",
+        optional=True,
+        unit="threads",
+        least=1,
+        most=256,
+        applies="reload",
+        label=("CPU threads", "CPU 스레드"),
+        help=(
+            "Threads for computing on a CPU; auto: torch decides.",
+            "CPU 계산 스레드 수. auto면 torch가 정합니다.",
+        ),
+    )
+    max_new_tokens: int = _entry(
+        1024,
+        kind="int",
+        group="sampling",
+        unit="tokens",
+        least=1,
+        most=131072,
+        label=("Longest reply", "답의 최대 길이"),
+        help=(
+            "Room kept for a reply. It shrinks first when the question needs the room.",
+            "답을 위해 잡아 두는 자리입니다. 질문에 자리가 필요하면 이것부터 줄입니다.",
+        ),
+    )
+    temperature: float = _entry(
+        0.7,
+        kind="float",
+        group="sampling",
+        least=0.0,
+        most=5.0,
+        label=("Temperature", "온도"),
+        help=("0 always takes the likeliest token.", "0이면 항상 가장 그럴듯한 토큰을 고릅니다."),
+    )
+    top_k: int = _entry(
+        0,
+        kind="int",
+        group="sampling",
+        least=0,
+        most=1000,
+        label=("Top-k", "Top-k"),
+        help=("Only the k likeliest tokens; 0 is off.", "가장 그럴듯한 k개만. 0이면 끔."),
+    )
+    top_p: float = _entry(
+        0.95,
+        kind="float",
+        group="sampling",
+        least=0.01,
+        most=1.0,
+        label=("Top-p", "Top-p"),
+        help=(
+            "The likeliest tokens that make up this probability; 1 is off.",
+            "이 확률을 이루는 토큰만. 1이면 끔.",
+        ),
+    )
+    min_p: float = _entry(
+        0.0,
+        kind="float",
+        group="sampling",
+        least=0.0,
+        most=1.0,
+        label=("Min-p", "Min-p"),
+        help=(
+            "Drops tokens less likely than this share of the likeliest; 0 is off.",
+            "가장 그럴듯한 토큰의 이 비율보다 낮으면 뺍니다. 0이면 끔.",
+        ),
+    )
+    repetition_penalty: float = _entry(
+        1.0,
+        kind="float",
+        group="sampling",
+        least=0.5,
+        most=2.0,
+        label=("Repetition penalty", "반복 벌점"),
+        help=(
+            "Above 1, tokens already in the text become less likely.",
+            "1보다 크면 이미 나온 토큰이 덜 나옵니다.",
+        ),
+    )
+    seed: int | None = _entry(
+        None,
+        kind="int",
+        group="sampling",
+        optional=True,
+        least=0,
+        most=2**63 - 1,
+        label=("Seed", "시드"),
+        help=("The same seed gives the same reply.", "같은 시드는 같은 답을 냅니다."),
+    )
+    document_mode: str = _entry(
+        "auto",
+        kind="choice",
+        group="documents",
+        choices=("auto", "whole", "passages"),
+        label=("Documents", "문서 읽기"),
+        help=(
+            "auto: the whole document where it fits, else the passages that suit the question.",
+            "auto: 들어가면 문서 전체를, 아니면 질문에 맞는 대목만 읽습니다.",
+        ),
+    )
+    passages: int = _entry(
+        5,
+        kind="int",
+        group="documents",
+        least=1,
+        most=50,
+        label=("Passages a question", "질문마다 대목"),
+        help=(
+            "How many passages a question may bring along.",
+            "질문 하나에 함께 읽는 대목의 최대 수입니다.",
+        ),
+    )
+    system_text: str = _entry(
+        "You are a helpful assistant.",
+        kind="text",
+        group="chat",
+        label=("System text", "시스템 글"),
+        help=(
+            "What the model is told first in each new chat.",
+            "새 채팅마다 모델에게 먼저 알려 주는 글입니다.",
+        ),
+    )
+    list_api_chats: bool = _entry(
+        False,
+        kind="bool",
+        group="chat",
+        label=("List chats of the API", "API 채팅 보이기"),
+        help=("Show chats that came over /v1 in the list.", "/v1로 온 채팅을 목록에 보입니다."),
+    )
+
+
+SCHEMA: Mapping[str, Entry] = {f.name: f.metadata["entry"] for f in fields(Settings)}

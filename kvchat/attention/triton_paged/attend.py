@@ -167,11 +167,17 @@ def _plain(query: Tensor) -> Tensor:
     return query.float() if _is_exact(query.dtype) else query
 
 
-def _rows(num_rows: int, wide: int) -> tuple[int, int]:
-    """Query rows and warps of a program: the largest tiles whose registers do not spill."""
+def _tile(num_rows: int, wide: int) -> dict[str, int]:
+    """Query rows of a program, its warps, and the registers that a thread may have.
+
+    The largest tiles that spill nothing. The registers are said because ptxas, left alone, spilled
+    a few of 64 to fit one more program; 168 leaves room for three programs of a decode step.
+    """
     if num_rows <= 16:
-        return 16, 8 if wide > 128 else 4
-    return (32, 8) if wide > 128 else (128, 8)
+        rows, warps, registers = (16, 4, 168) if wide <= 128 else (16, 8, 128)
+    else:
+        rows, warps, registers = (128, 8, 255) if wide <= 128 else (32, 8, 255)
+    return {"rows": rows, "num_warps": warps, "maxnreg": registers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +196,7 @@ class Launch:
         value_dim = table.hot.values.shape[2]
         num_rows = heads // table.hot.keys.shape[0] * tokens
         wide = [triton.next_power_of_2(dim) for dim in (key_dim, value_dim)]
-        rows, warps = _rows(num_rows, max(wide))
+        tile = _tile(num_rows, max(wide))
         cap = scoring.softcap
         scale = scoring.scale * _LOG2E if cap is None else scoring.scale / cap
         numbers = (num_rows, tokens, scale, (cap or 0.0) * _LOG2E, table.window or 0)
@@ -199,17 +205,16 @@ class Launch:
             "value_dim": value_dim,
             "key_wide": wide[0],
             "value_wide": wide[1],
-            "rows": rows,
+            **tile,
             "softcap": cap is not None,
             "windowed": table.window is not None,
             "exact": _is_exact(query.dtype),
             # One stage: several programs a processor hide the waiting, a second buffer of a tile
             # would take the shared memory that they need.
             "num_stages": 1,
-            "num_warps": warps,
             "enable_fp_fusion": True,
         }
-        return cls(table, numbers, options, -(-num_rows // rows), query.dtype)
+        return cls(table, numbers, options, -(-num_rows // tile["rows"]), query.dtype)
 
     def blocks(
         self, query: Tensor, blocks: SealedBlocks, out: Tensor, sums: Tensor, goes_on: bool

@@ -49,12 +49,13 @@ def _plane(at, row, column, seen, columns: tl.constexpr, bits: tl.constexpr):
     """
     stride: tl.constexpr = columns * bits // 8
     byte = tl.load(at + row * stride + column % stride, mask=seen, other=0)
-    shift = (column // stride * bits).to(tl.uint8)
+    place = column // stride
     if bits == 8:
         # Zero, but the compiler does not know it. It would move a pure chain of conversions behind
         # shared memory, where every warp reads single bytes and converts the whole tile.
-        return byte ^ shift
-    return (byte >> shift) & ((1 << bits) - 1)
+        return byte ^ place.to(tl.uint8)
+    # Columns beyond the head size are masked; their shift is kept within a byte all the same.
+    return (byte >> (place * bits & 7).to(tl.uint8)) & ((1 << bits) - 1)
 
 
 @triton.jit

@@ -11,6 +11,29 @@ from typing import Protocol
 from torch import Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """Where a group's KV lies, in bytes, for a kernel that reads it there.
+
+    addresses: int64 [n] on the device, of the visible sealed blocks, the oldest first. Layer l and
+    head h of a block begin `l * layer_bytes + h * head_bytes` further on: keys, then values.
+    `skip`: leading tokens of the first block that a sliding window has left. hot_keys, hot_values:
+    addresses of the newest `num_hot` tokens, the new ones included, of the first layer and head.
+    """
+
+    addresses: Tensor
+    skip: int
+    layer_bytes: int
+    head_bytes: int
+    hot_keys: int
+    hot_values: int
+    hot_layer_bytes: int
+    hot_head_bytes: int
+    num_hot: int
+    num_tokens: int
+    value_dim: int
+
+
 class LayerKV(Protocol):
     """One layer's KV as attention reads it. All tensors are views; nothing is copied to make them.
 
@@ -19,6 +42,8 @@ class LayerKV(Protocol):
     """
 
     window: int | None
+    layer: int
+    """Its number within the group."""
 
     @property
     def new(self) -> tuple[Tensor, Tensor]:
@@ -28,11 +53,10 @@ class LayerKV(Protocol):
     @property
     def num_kv_heads(self) -> int: ...
 
-    def parts(self) -> list[tuple[Tensor, Tensor]]:
-        """All that a single new token sees, where it lies: keys, values [n, kv_heads, tokens, dim].
+    def lying(self) -> Lying: ...
 
-        Runs of blocks first, then the hot window with the new token in it.
-        """
+    def scratch(self, num_floats: int) -> Tensor:
+        """fp32 room for a kernel, shared by the layers of a step."""
         ...
 
     def gathered(self) -> tuple[Tensor, Tensor]:

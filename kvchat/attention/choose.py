@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from kvchat.arch.spec import LayerSpec, ModelSpec
-from kvchat.attention import flash, reference
+from kvchat.attention import cpu, flash, reference
 from kvchat.attention.backend import Attend, Scoring
 
 
 def choose(device: torch.device, query: Tensor, value_dim: int, scoring: Scoring) -> Attend:
     """The fastest backend that can do it."""
+    if device.type == "cpu" and cpu.supports(query, value_dim):
+        return cpu.attend
     if not scoring.is_plain or query.shape[-1] != value_dim:
         return reference.attend
     return flash.attend_cpu if device.type == "cpu" else flash.attend_sdpa
@@ -37,9 +39,14 @@ def describe(spec: ModelSpec, device: torch.device) -> list[dict[str, object]]:
 def _backend(kind: str, spec: ModelSpec, device: torch.device) -> tuple[str, bool]:
     if kind not in ("full", "sliding"):
         return "library cache", False
-    if spec.dense_scores:
-        return "plain reference, paged", False
-    return ("torch flash (CPU), paged" if device.type == "cpu" else "torch SDPA, paged"), True
+    reading = "plain reference" if spec.dense_scores else _fused(device)
+    if device.type == "cpu" and cpu.is_installed():
+        return f"our kernel (numba); chunks by {reading}", not spec.dense_scores
+    return f"{reading}, paged", not spec.dense_scores and device.type != "cpu"
+
+
+def _fused(device: torch.device) -> str:
+    return "torch flash (CPU)" if device.type == "cpu" else "torch SDPA"
 
 
 def _label(layer: LayerSpec) -> str:

@@ -1,10 +1,8 @@
 """Attention by torch's own fused kernels over paged KV.
 
-Decode on a CPU reads the blocks where they lie: torch's flash kernel takes a run of blocks as a
-batch, returns each block's log-sum-exp, and the parts are merged by it (FlashDecoding's split). A
-prefill chunk gathers one layer's prefix once: one unmasked part over the prefix, one causal part
-over the chunk, merged the same way. Refuses softcap, sinks, and keys and values of different width:
-`backend.choose` sends those to the reference.
+Gathers one layer's prefix. A prefill chunk on a CPU is one unmasked part over the prefix and one
+causal part over the chunk, merged by their log-sum-exps. Refuses softcap, sinks, and keys and
+values of different width: `backend.choose` sends those to the reference.
 """
 
 import torch
@@ -20,33 +18,9 @@ _flash_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 def attend_cpu(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
     """See `backend.Attend`; any float dtype, on a CPU."""
-    if query.shape[2] == 1:
-        return _decode_cpu(query, kv, scoring.scale)
-    if kv.window is not None:
+    if query.shape[2] == 1 or kv.window is not None:
         return _over_all(query, kv, scoring)
     return _prefill_cpu(query, kv, scoring.scale)
-
-
-def _decode_cpu(query: Tensor, kv: LayerKV, scale: float) -> Tensor:
-    """One query token: its heads that share a KV head are taken as that head's queries, without a
-    mask.
-    """
-    kv_heads = kv.num_kv_heads
-    _, heads, _, dim = query.shape
-    packed = query.view(1, kv_heads, heads // kv_heads, dim)
-    outs: list[Tensor] = []
-    sums: list[Tensor] = []
-    for keys, values in kv.parts():
-        out, log_sum = _flash_cpu(
-            packed.expand(keys.shape[0], -1, -1, -1), keys, values, scale=scale
-        )
-        outs.append(out)
-        sums.append(log_sum)
-    if len(outs) == 1 and outs[0].shape[0] == 1:
-        return outs[0].reshape(1, 1, heads, dim)
-    weights = torch.softmax(torch.cat(sums), dim=0).unsqueeze(-1)  # [parts, kv_heads, ratio, 1]
-    merged: Tensor = (torch.cat(outs) * weights.to(query.dtype)).sum(0)  # [kv_heads, ratio, dim]
-    return merged.reshape(1, 1, heads, dim)
 
 
 def _prefill_cpu(query: Tensor, kv: LayerKV, scale: float) -> Tensor:

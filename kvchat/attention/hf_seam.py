@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
-from kvchat.attention.backend import Scoring
+from kvchat.attention.backend import Lying, Scoring
 from kvchat.attention.choose import choose
 from kvchat.attention.flash import attend_joined
 from kvchat.errors import ModelError
 from kvchat.kvcache.blocks import Run
 from kvchat.kvcache.sequence import Sequence
+from kvchat.memory.footprint import BLOCK_TOKENS
 
 NAME = "kvchat"
 _KEY = "kvchat_kv"
@@ -89,7 +90,9 @@ class Forward:
         self.new: list[_Views] = []
         self.hot: list[_Views] = []
         self.num_hot: list[int] = []
+        self._lying: dict[int, Lying] = {}
         self._workspace: dict[int, tuple[Tensor, Tensor]] = {}
+        self._scratch: Tensor | None = None
 
     def begin(self) -> None:
         """After `sequence.reserve`: fixes what all layers of this forward read and write."""
@@ -116,11 +119,42 @@ class Forward:
             self._workspace[group] = found
         return found
 
+    def lying(self, group: int) -> Lying:
+        """Where the group's layers lie, the same for all of them."""
+        found = self._lying.get(group)
+        if found is None:
+            sequence = self.sequence
+            geometry, hot = sequence.pool.geometries[group], sequence.hot[group]
+            addresses, skip = sequence.addresses(group)
+            seen = sequence.num_hot - self.num_hot[group]
+            keys, values = sequence.hot_addresses(group, seen)
+            num_hot = self.num_hot[group] + sequence.num_new
+            found = self._lying[group] = Lying(
+                addresses=addresses,
+                skip=skip,
+                layer_bytes=geometry.num_kv_heads * geometry.head_bytes(BLOCK_TOKENS),
+                head_bytes=geometry.head_bytes(BLOCK_TOKENS),
+                hot_keys=keys,
+                hot_values=values,
+                hot_layer_bytes=geometry.num_kv_heads * geometry.head_bytes(hot.num_tokens),
+                hot_head_bytes=geometry.head_bytes(hot.num_tokens),
+                num_hot=num_hot,
+                num_tokens=addresses.shape[0] * BLOCK_TOKENS - skip + num_hot,
+                value_dim=geometry.value_dim,
+            )
+        return found
+
+    def scratch(self, num_floats: int) -> Tensor:
+        if self._scratch is None or self._scratch.shape[0] < num_floats:
+            device = self.sequence.pool.device
+            self._scratch = torch.empty(num_floats, dtype=torch.float32, device=device)
+        return self._scratch
+
     def end(self) -> None:
         """Lets go of the workspace and of the views."""
-        for views in (self.runs, self.new, self.hot, self.num_hot):
+        for views in (self.runs, self.new, self.hot, self.num_hot, self._lying, self._workspace):
             views.clear()
-        self._workspace.clear()
+        self._scratch = None
 
 
 _Views = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
@@ -167,12 +201,11 @@ class PagedLayer(CacheLayerMixin):
         keys, values = self.forward.new[self.group]
         return keys[self.layer], values[self.layer]
 
-    def parts(self) -> list[tuple[Tensor, Tensor]]:
-        layer = self.layer
-        found = [(run.keys[layer], run.values[layer]) for run in self.forward.runs[self.group]]
-        keys, values = self.forward.hot[self.group]
-        found.append((keys[layer].unsqueeze(0), values[layer].unsqueeze(0)))
-        return found
+    def lying(self) -> Lying:
+        return self.forward.lying(self.group)
+
+    def scratch(self, num_floats: int) -> Tensor:
+        return self.forward.scratch(num_floats)
 
     def gathered(self) -> tuple[Tensor, Tensor]:
         forward, layer = self.forward, self.layer

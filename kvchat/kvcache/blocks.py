@@ -38,6 +38,10 @@ class Geometry:
     def block_bytes(self) -> int:
         return BLOCK_TOKENS * self.bytes_per_token
 
+    def head_bytes(self, num_tokens: int) -> int:
+        """One head's keys and values of n tokens in one layer."""
+        return num_tokens * (self.key_dim + self.value_dim) * self.dtype.itemsize
+
     def first_visible(self, position: int) -> int:
         """The first position that a query at `position` attends to."""
         return 0 if self.window is None else max(0, position - self.window + 1)
@@ -86,8 +90,8 @@ class Storage:
     """Memory for `num_units` runs of `num_tokens` tokens each, in one allocation, and views into
     it.
 
-    tensor: [num_units, layers, kv_heads * num_tokens * (key_dim + value_dim)];
-    keys, values: [num_units, layers, kv_heads, num_tokens, dim], views of it.
+    tensor: [num_units, layers, kv_heads, num_tokens * (key_dim + value_dim)]: a head's keys, then
+    its values; keys, values: [num_units, layers, kv_heads, num_tokens, dim], views of it.
     """
 
     __slots__ = ("keys", "num_tokens", "tensor", "values")
@@ -95,21 +99,29 @@ class Storage:
     def __init__(
         self, geometry: Geometry, num_units: int, num_tokens: int, device: torch.device
     ) -> None:
-        heads, key_dim, value_dim = geometry.num_kv_heads, geometry.key_dim, geometry.value_dim
-        of_keys = heads * num_tokens * key_dim
-        width = of_keys + heads * num_tokens * value_dim
+        of_keys = num_tokens * geometry.key_dim
+        of_values = num_tokens * geometry.value_dim
         self.num_tokens = num_tokens
         self.tensor = torch.empty(
-            num_units, len(geometry.layers), width, dtype=geometry.dtype, device=device
+            num_units,
+            len(geometry.layers),
+            geometry.num_kv_heads,
+            of_keys + of_values,
+            dtype=geometry.dtype,
+            device=device,
         )
-        self.keys: Tensor = self.tensor[:, :, :of_keys].unflatten(2, (heads, num_tokens, key_dim))
-        self.values: Tensor = self.tensor[:, :, of_keys:].unflatten(
-            2, (heads, num_tokens, value_dim)
+        self.keys: Tensor = self.tensor[..., :of_keys].unflatten(3, (num_tokens, geometry.key_dim))
+        self.values: Tensor = self.tensor[..., of_keys:].unflatten(
+            3, (num_tokens, geometry.value_dim)
         )
 
     @property
     def nbytes(self) -> int:
         return self.tensor.untyped_storage().nbytes()
+
+    def address(self, unit: int) -> int:
+        """Of the unit's first byte in the device's memory."""
+        return self.tensor.data_ptr() + unit * self.tensor.stride(0) * self.tensor.itemsize
 
 
 def copy_tokens(

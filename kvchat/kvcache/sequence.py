@@ -16,6 +16,7 @@ Knows no model and no planner. Not shared between threads.
 
 from collections.abc import Sequence as Ids
 
+import torch
 from torch import Tensor
 
 from kvchat.device.oom import is_out_of_memory
@@ -36,6 +37,7 @@ class Sequence:
         self._sealed_hot = 0
         self._reserved: list[list[Block]] = []
         self._runs: dict[int, tuple[tuple[int, int], list[Run]]] = {}
+        self._addresses: dict[int, tuple[tuple[int, int, int], Tensor]] = {}
 
     # --- lengths ----------------------------------------------------------------------------------
 
@@ -129,6 +131,7 @@ class Sequence:
                     self.pool.release(block)
             table.clear()
         self._runs.clear()
+        self._addresses.clear()
         try:
             if keep_tail and self.num_hot and self.hot:
                 self._keep_tail()
@@ -288,6 +291,30 @@ class Sequence:
             skip = 0
             last = block
         return [Run(*place) for place in places]
+
+    def addresses(self, group: int) -> tuple[Tensor, int]:
+        """Where the sealed blocks lie that the first new query sees: int64 [n] byte addresses on
+        the device, and how many leading tokens of the first block it does not see.
+        """
+        first = self.pool.geometries[group].first_visible(self.num_cached)
+        table = self.tables[group][first // BLOCK_TOKENS :]
+        place = (first // BLOCK_TOKENS, len(self.tables[group]), self.pool.num_moved)
+        known = self._addresses.get(group)
+        if known is None or known[0] != place:
+            found = [block.slab.storage.address(block.index) for block in table if block]
+            lying = torch.tensor(found, dtype=torch.int64, device=self.pool.device)
+            known = self._addresses[group] = (place, lying)
+        return known[1], first % BLOCK_TOKENS if first < self.start else 0
+
+    def hot_addresses(self, group: int, start: int) -> tuple[int, int]:
+        """Byte addresses of the first layer's and head's keys and values at a place of the hot
+        window.
+        """
+        geometry, storage = self.pool.geometries[group], self.hot[group]
+        place, size = self._sealed_hot + start, geometry.dtype.itemsize
+        keys = storage.address(0)
+        values = keys + storage.num_tokens * geometry.key_dim * size
+        return keys + place * geometry.key_dim * size, values + place * geometry.value_dim * size
 
     def hot_views(self, group: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the hot window's places [start, stop): [layers, kv_heads, tokens,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvchat.arch.from_hf import spec_from_config
-from kvchat.attention import hf_seam
+from kvchat.attention import cpu, hf_seam
 from kvchat.attention.choose import describe
 from kvchat.engine.local import LocalModel
 from kvchat.kvcache.blocks import geometries
@@ -18,6 +18,7 @@ from kvchat.kvcache.pool import Pool
 from tests.tiny import tiny_model
 
 CPU = torch.device("cpu")
+OURS = "our kernel (numba); chunks by torch flash (CPU)"
 KINDS = {
     "llama": {},
     "qwen3": {},
@@ -134,17 +135,21 @@ def test_a_model_that_hides_its_keywords_is_refused() -> None:
         layer.update(torch.zeros(1, 2, 1, 16), torch.zeros(1, 2, 1, 16))
 
 
-def test_a_slow_path_is_said() -> None:
-    """C12: softcap goes to the reference, latent layers to the library, and `describe` says so."""
+def test_a_slow_path_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C12: chunks with softcap go to the reference, latent layers to the library, and without numba
+    every token does; `describe` says so.
+    """
     config, _ = tiny_model("llama")
     plain = spec_from_config(config, name="plain", dtype_bytes=4)
     assert describe(plain, CPU) == [
-        {"layers": "full", "num_layers": 4, "backend": "torch flash (CPU), paged", "fast": True}
+        {"layers": "full", "num_layers": 4, "backend": OURS, "fast": True}
     ]
     capped = replace(plain, dense_scores=True)
     assert [row["fast"] for row in describe(capped, CPU)] == [False]
     latent = replace(plain, layers=(replace(plain.layers[0], kind="latent"), *plain.layers[1:]))
     assert [row["backend"] for row in describe(latent, CPU)] == [
         "library cache",
-        "torch flash (CPU), paged",
+        OURS,
     ]
+    monkeypatch.setattr(cpu, "is_installed", lambda: False)
+    assert describe(plain, CPU)[0]["fast"] is False

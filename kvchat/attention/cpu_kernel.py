@@ -1,0 +1,294 @@
+"""The decode kernel of a CPU, over blocks of any format where they lie: numba, no compiler needed.
+
+A work item is a KV head's share of the blocks. It keeps a running softmax (the highest score, the
+sum of weights, the weighted values) over one pass for each pair of formats; the last pass adds the
+hot window, and `join` makes the output of all shares (FlashDecoding's split). The queries are
+rotated as the keys were, and the output back (kvcache/quantize.py). Nothing is gathered, and
+nothing is dequantised beyond a register. The inner loops are in cpu_lanes.py. Knows no torch.
+
+All arguments stand in one array of int64, so that a call costs a pointer.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numba import carray, cfunc, njit, prange, types
+
+from kvchat.attention import cpu_lanes
+from kvchat.attention.cpu_lanes import (
+    FLOATS,
+    PLANES,
+    accumulate,
+    call,
+    dots,
+    exponents,
+    fill,
+    highest,
+    pointer,
+    widen,
+)
+from kvchat.memory.footprint import BLOCK_TOKENS
+
+# numba keeps compiled kernels by this file's date; what the loops are made of belongs to the key.
+_STAMP = crc32(Path(cpu_lanes.__file__).read_bytes())
+_LOWEST = np.float32(-1e30)  # of masked scores: minus infinity would make NaN of a difference
+_FAST = {"reassoc", "nsz", "arcp", "contract", "afn"}
+
+
+# Places in the array of arguments. Addresses and distances are in bytes.
+QUERY = 0  # float [kv_heads, ratio, key_dim]
+OUT = 1  # float [kv_heads, ratio, value_dim]
+SCRATCH = 2  # float [items, item_floats]
+SINKS = 3  # float [kv_heads, ratio], or 0
+NUM_HEADS, NUM_SHARES = 4, 5
+SCALES = 6  # two floats: the scores' scale, and their softcap or 0
+TABLE, NUM_BLOCKS = 7, 8  # int64 [num_blocks]
+LAYER_OFFSET, HEAD_BYTES = 9, 10
+SKIP = 11  # leading tokens of the first block that are not seen
+HOT_KEYS, HOT_VALUES, HOT_HEAD_BYTES = 12, 13, 14
+NUM_HOT = 15  # 0 in all passes but the last
+BEGINS = 16
+NUM_FIELDS = 17
+
+
+@cache
+def two_floats(first: float, second: float) -> int:
+    """Two floats in the bits of one int64."""
+    return int(np.array([first, second], np.float32).view(np.int64)[0])
+
+
+def item_floats(key_dim: int, value_dim: int, ratio: int) -> int:
+    """A work item's running softmax, its queries plain and rotated, scores and scales."""
+    return ratio * (2 + 2 * value_dim + 2 * key_dim + BLOCK_TOKENS) + BLOCK_TOKENS
+
+
+def _bits(kind: str) -> int:
+    return FLOATS[kind] if kind in FLOATS else sum(PLANES[kind])
+
+
+@cache
+def passes(
+    key_kind: str,
+    value_kind: str,
+    hot_kind: str,
+    key_dim: int,
+    value_dim: int,
+    ratio: int,
+    key_parts: tuple[int, ...],
+) -> Any:
+    """One item's pass over the blocks of one pair of formats, a C function (arguments, item).
+
+    key_kind, value_kind: a name of PLANES, or of FLOATS where blocks hold values as computed.
+    key_parts: sizes of the rotation's parts, which sum to the dim. Made once, kept on disk.
+    """
+    key_bits, value_bits = _bits(key_kind), _bits(value_kind)
+    keys_coded, values_coded = key_kind in PLANES, value_kind in PLANES
+    key_codes_bytes = BLOCK_TOKENS * key_dim * key_bits // 8
+    value_codes_bytes = BLOCK_TOKENS * value_dim * value_bits // 8
+    values_at = key_codes_bytes + (2 * BLOCK_TOKENS if keys_coded else 0)
+    key_offset, key_unit = _decoded(key_bits)
+    value_offset, value_unit = _decoded(value_bits)
+    hot_key_bytes, hot_value_bytes = (dim * FLOATS[hot_kind] // 8 for dim in (key_dim, value_dim))
+    item_bytes = 4 * item_floats(key_dim, value_dim, ratio)
+    num_tokens, stamp = BLOCK_TOKENS, _STAMP
+
+    def item_pass(arguments: int, item: int) -> int:
+        given = carray(pointer(arguments), (NUM_FIELDS,), np.int64)
+        scale_and_cap = carray(pointer(arguments + 8 * SCALES), (2,), np.float32)
+        head, share = item // given[NUM_SHARES], item % given[NUM_SHARES]
+        at_top = given[SCRATCH] + item * item_bytes
+        at_plain = at_top + 8 * ratio
+        at_turned = at_plain + 4 * ratio * value_dim
+        at_query = at_turned + 4 * ratio * value_dim
+        at_query_turned = at_query + 4 * ratio * key_dim
+        at_scores = at_query_turned + 4 * ratio * key_dim
+        at_scales = at_scores + 4 * ratio * num_tokens
+        scores = carray(pointer(at_scores), (ratio, num_tokens), np.float32)
+        scales = carray(pointer(at_scales), (num_tokens,), np.float32)
+        turned = carray(pointer(at_turned), (ratio, value_dim), np.float32)
+        own_turned = carray(pointer(at_query_turned), (ratio, key_dim), np.float32)
+        if given[BEGINS]:
+            fill(at_top, ratio, _LOWEST)
+            fill(at_top + 4 * ratio, ratio * (1 + 2 * value_dim), np.float32(0))
+        query = carray(
+            pointer(given[QUERY] + 4 * head * ratio * key_dim), (ratio, key_dim), np.float32
+        )
+        own = carray(pointer(at_query), (ratio, key_dim), np.float32)
+        for r in range(ratio):
+            for d in range(key_dim):
+                own[r, d] = query[r, d] * scale_and_cap[0]
+                own_turned[r, d] = own[r, d]
+            if keys_coded:
+                _turn(at_query_turned + 4 * r * key_dim, key_parts)
+        table = carray(pointer(given[TABLE]), (given[NUM_BLOCKS],), np.int64)
+        first = given[NUM_BLOCKS] * share // given[NUM_SHARES]
+        stop = given[NUM_BLOCKS] * (share + 1) // given[NUM_SHARES]
+        for i in range(first, stop):
+            at = table[i] + given[LAYER_OFFSET] + head * given[HEAD_BYTES]
+            if keys_coded:
+                fill(at_scores, ratio * num_tokens, np.float32(0))
+                accumulate(
+                    at, at_query_turned, at_scores, key_dim, key_kind, key_dim, num_tokens, ratio
+                )
+                widen(at + key_codes_bytes, at_scales)
+                for r in range(ratio):
+                    offset = np.float32(0)
+                    for d in range(key_dim):
+                        offset += own_turned[r, d]
+                    offset *= key_offset
+                    for j in range(num_tokens):
+                        scores[r, j] = (scores[r, j] + offset) * (scales[j] * key_unit)
+            else:
+                dots(at, at_query, at_scores, num_tokens, key_kind, key_dim, ratio)
+            if i == 0:
+                for r in range(ratio):
+                    fill(at_scores + 4 * r * num_tokens, given[SKIP], _LOWEST)
+            _weigh(at_top, ratio, value_dim, at_scores, scale_and_cap[1])
+            if values_coded:
+                widen(at + values_at + value_codes_bytes, at_scales)
+                for r in range(ratio):
+                    offset = np.float32(0)
+                    for j in range(num_tokens):
+                        scores[r, j] *= scales[j] * value_unit
+                        offset += scores[r, j]
+                    offset *= value_offset
+                    for d in range(value_dim):
+                        turned[r, d] += offset
+            accumulate(
+                at + values_at, at_scores, at_turned if values_coded else at_plain, num_tokens,
+                value_kind, num_tokens, value_dim, ratio,
+            )  # fmt: skip
+        if share == given[NUM_SHARES] - 1:
+            for start in range(0, given[NUM_HOT], num_tokens):
+                num = min(num_tokens, given[NUM_HOT] - start)
+                at = head * given[HOT_HEAD_BYTES]
+                dots(
+                    given[HOT_KEYS] + at + start * hot_key_bytes, at_query, at_scores, num,
+                    hot_kind, key_dim, ratio,
+                )  # fmt: skip
+                for r in range(ratio):
+                    fill(at_scores + 4 * (r * num_tokens + num), num_tokens - num, _LOWEST)
+                _weigh(at_top, ratio, value_dim, at_scores, scale_and_cap[1])
+                accumulate(
+                    given[HOT_VALUES] + at + start * hot_value_bytes, at_scores, at_plain, num,
+                    hot_kind, num_tokens, value_dim, ratio,
+                )  # fmt: skip
+        return stamp
+
+    return cfunc(
+        types.int64(types.int64, types.int64),
+        cache=True,
+        nopython=True,
+        error_model="numpy",
+        fastmath=_FAST,
+    )(item_pass)
+
+
+def _decoded(bits: int) -> tuple[np.float32, np.float32]:
+    """What is added to a code, and what a code of scale 1 is worth."""
+    if bits >= 8:
+        return np.float32(0), np.float32(1 / 127)
+    return np.float32(0.5 - 2 ** (bits - 1)), np.float32(1 / 2 ** (bits - 1))
+
+
+@njit(error_model="numpy", fastmath=_FAST)
+def _weigh(at_top: int, ratio: int, value_dim: int, at_scores: int, softcap: float) -> None:
+    """Scores become weights relative to the highest one; what was summed before is scaled down."""
+    top = carray(pointer(at_top), (ratio,), np.float32)
+    total = carray(pointer(at_top + 4 * ratio), (ratio,), np.float32)
+    sums = carray(pointer(at_top + 8 * ratio), (2, ratio, value_dim), np.float32)
+    for r in range(ratio):
+        at = at_scores + 4 * r * BLOCK_TOKENS
+        if softcap > 0:
+            scores = carray(pointer(at), (BLOCK_TOKENS,), np.float32)
+            for j in range(BLOCK_TOKENS):
+                if scores[j] > _LOWEST:
+                    scores[j] = softcap * np.tanh(scores[j] / softcap)
+        most = highest(at)
+        if most > top[r]:
+            factor = np.float32(np.exp(top[r] - most))
+            top[r] = most
+            total[r] *= factor
+            for part in range(2):
+                for d in range(value_dim):
+                    sums[part, r, d] *= factor
+        total[r] += exponents(at, top[r])
+
+
+@njit(error_model="numpy", fastmath=_FAST)
+def _turn(at: int, parts: Any) -> None:
+    """The orthonormal Hadamard transform of each part, in place (the fast Walsh way)."""
+    for size in parts:
+        vector = carray(pointer(at), (size,), np.float32)
+        width = 1
+        while width < size:
+            for first in range(0, size, 2 * width):
+                for i in range(first, first + width):
+                    left, right = vector[i], vector[i + width]
+                    vector[i] = left + right
+                    vector[i + width] = left - right
+            width *= 2
+        scale = np.float32(1 / np.sqrt(size))
+        for i in range(size):
+            vector[i] *= scale
+        at += 4 * size
+
+
+@njit(cache=True, error_model="numpy", fastmath=_FAST)
+def _join(arguments: int, ratio: int, value_dim: int, item_size: int, parts: Any) -> None:
+    """The shares of each head become its output, by log-sum-exp; a sink only adds to the sum."""
+    given = carray(pointer(arguments), (NUM_FIELDS,), np.int64)
+    num_shares = given[NUM_SHARES]
+    for head in range(given[NUM_HEADS]):
+        first = given[SCRATCH] + 4 * head * num_shares * item_size
+        for r in range(ratio):
+            most = _LOWEST
+            for share in range(num_shares):
+                found = carray(pointer(first + 4 * share * item_size), (item_size,), np.float32)
+                most = max(most, found[r])
+            total = np.float32(0)
+            if given[SINKS]:
+                sink = carray(pointer(given[SINKS]), (given[NUM_HEADS], ratio), np.float32)[head, r]
+                most = max(most, sink)
+                total = np.float32(np.exp(sink - most))
+            out = carray(
+                pointer(given[OUT] + 4 * (head * ratio + r) * value_dim), (value_dim,), np.float32
+            )
+            plain, turned = 2 * ratio + r * value_dim, 2 * ratio + (ratio + r) * value_dim
+            joined = carray(pointer(first + 4 * turned), (value_dim,), np.float32)
+            for share in range(num_shares):
+                found = carray(pointer(first + 4 * share * item_size), (item_size,), np.float32)
+                weight = np.float32(np.exp(found[r] - most))
+                total += weight * found[ratio + r]
+                for d in range(value_dim):
+                    kept = np.float32(0) if share == 0 else out[d]
+                    out[d] = kept + weight * found[plain + d]
+                    kept = np.float32(0) if share == 0 else joined[d]
+                    joined[d] = kept + weight * found[turned + d]
+            _turn(first + 4 * turned, parts)
+            for d in range(value_dim):
+                out[d] = (out[d] + joined[d]) / total
+
+
+@njit(cache=True, nogil=True)
+def run(item_pass: int, arguments: int, num_items: int) -> None:
+    """A pass of all items, one after another. `item_pass`: the address of one of `passes`."""
+    for item in range(num_items):
+        call(item_pass, arguments, item)
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def run_parallel(item_pass: int, arguments: int, num_items: int) -> None:
+    """The same on several threads."""
+    for item in prange(num_items):
+        call(item_pass, arguments, item)
+
+
+def join(
+    arguments: int, ratio: int, key_dim: int, value_dim: int, value_parts: tuple[int, ...]
+) -> None:
+    """After the last pass: writes the output."""
+    _join(arguments, ratio, value_dim, item_floats(key_dim, value_dim, ratio), value_parts)

@@ -1,6 +1,7 @@
 """`python app.py ask`: one question without a browser, as words or as one JSON event a line.
 
 Without `--chat` nothing of the chat is kept; with it, the chat of that name goes on or is begun.
+Where a kvchat already runs on the data folder, the question is handed to it.
 """
 
 import argparse
@@ -9,19 +10,30 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kvchat.chat.answer import LiveAnswer
-from kvchat.chat.conversations import Conversations
-from kvchat.errors import DocumentError
+from kvchat.cli_handed import handed, refuse_its_own
+from kvchat.cli_running import Running, running_on
+from kvchat.documents.reader import check_file
+from kvchat.errors import DocumentError, RequestError
 from kvchat.settings import Settings
 from kvchat.wording import Language, say
+
+if TYPE_CHECKING:
+    from kvchat.chat.answer import LiveAnswer
+    from kvchat.chat.conversations import Conversations
 
 
 def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Language) -> int:
     """Exit code 0 for an answer, 1 for a failure that was told. Raises KVChatError before
     asking.
     """
+    _check(args)
+    running = running_on(data_dir)
+    if running is not None:
+        return _hand_over(running, args, settings, lang)
+    from kvchat.chat.conversations import Conversations  # seconds of imports
+
     conversations = Conversations(settings, data_dir)
     try:
         conversations.wait_ready()
@@ -33,8 +45,31 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
         conversations.close()
 
 
+def _check(args: argparse.Namespace) -> None:
+    """What can be told of bad input at once, before a model is unpacked or loaded for it."""
+    if not args.question.strip():
+        raise RequestError("empty_question")
+    for path in args.pdf or ():
+        check_file(path, path.name)
+
+
+def _hand_over(
+    running: Running, args: argparse.Namespace, settings: Settings, lang: Language
+) -> int:
+    refuse_its_own(running, args)
+    last: dict[str, Any] = {}
+    for last in handed(running, args, settings, lang):
+        _show(last, as_json=args.json, lang=lang)
+    if not args.json:
+        print()
+        failed = last["type"] == "failed"
+        closing = last["message"] if failed else _figures(last["figures"], lang)
+        print(closing, file=sys.stderr, flush=True)
+    return 0 if last["type"] == "done" else 1
+
+
 @contextmanager
-def _chat(conversations: Conversations, title: str | None) -> Iterator[str]:
+def _chat(conversations: "Conversations", title: str | None) -> Iterator[str]:
     """The chat of that title. One that is new stays only if a question was asked in it, one
     without a title not even then.
     """
@@ -51,7 +86,7 @@ def _chat(conversations: Conversations, title: str | None) -> Iterator[str]:
 
 
 def _add_documents(
-    conversations: Conversations, chat: str, paths: Sequence[Path], lang: Language
+    conversations: "Conversations", chat: str, paths: Sequence[Path], lang: Language
 ) -> None:
     """Adds the files and waits until they are read; what could not be read is said at once, and
     is not added.
@@ -69,7 +104,7 @@ def _add_documents(
             print(say(note["code"], lang, **note["facts"]), file=sys.stderr)
 
 
-def _answered(live: LiveAnswer, *, as_json: bool, lang: Language) -> int:
+def _answered(live: "LiveAnswer", *, as_json: bool, lang: Language) -> int:
     try:
         for event in live.events():
             _show(event, as_json=as_json, lang=lang)
@@ -97,7 +132,7 @@ def _sentence(event: dict[str, Any], lang: Language) -> str:
     return f"[{what}: {say('reason.' + event['reason'], lang)}]"
 
 
-def _closing(live: LiveAnswer, lang: Language) -> Iterator[str]:
+def _closing(live: "LiveAnswer", lang: Language) -> Iterator[str]:
     """Where the answer comes from and what it cost, or why there is none."""
     if live.error is not None:
         yield live.error.line(lang)
@@ -106,13 +141,16 @@ def _closing(live: LiveAnswer, lang: Language) -> Iterator[str]:
         printed = say("ask.printed", lang, label=label) if label else ""
         code = f"ask.{citation['support']}"
         yield say(code, lang, name=citation["name"], page=citation["page"], printed=printed)
-    figures = live.figures
-    if figures is not None:
-        yield say(
-            "ask.figures",
-            lang,
-            prompt=figures["prompt_tokens"],
-            reused=figures["reused_tokens"],
-            reply=figures["reply_tokens"],
-            per_s=f"{figures['decode_tokens_per_s'] or 0:.1f}",
-        )
+    if live.figures is not None:
+        yield _figures(live.figures, lang)
+
+
+def _figures(figures: dict[str, Any], lang: Language) -> str:
+    return say(
+        "ask.figures",
+        lang,
+        prompt=figures["prompt_tokens"],
+        reused=figures["reused_tokens"],
+        reply=figures["reply_tokens"],
+        per_s=f"{figures['decode_tokens_per_s'] or 0:.1f}",
+    )

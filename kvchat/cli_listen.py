@@ -20,11 +20,16 @@ _LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _ANSWER_TIMEOUT_S = 0.3
 
 
+def check_port(port: int | None) -> None:
+    """Raises ServeError for a number that no port has."""
+    if port is not None and not 0 <= port <= 65535:
+        raise ServeError("port_range", port=port)
+
+
 @contextmanager
 def listening(host: str, port: int | None) -> Iterator[socket.socket]:
     """The socket, bound before anything else is begun. A port that was not asked for may move."""
-    if port is not None and not 0 <= port <= 65535:
-        raise ServeError("port_range", port=port)
+    check_port(port)
     first = DEFAULT_PORT if port is None else port
     for number in range(first, first + (_PORTS_TRIED if port is None else 1)):
         try:

@@ -18,11 +18,13 @@ from pathlib import Path
 from socket import socket
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
 
 import uvicorn
 
 from kvchat.cli_listen import (
     DEFAULT_PORT,
+    check_port,
     is_loopback,
     listening,
     names_of,
@@ -47,6 +49,7 @@ _LOG_BYTES = 2 * 1024**2
 
 def run(arguments: Namespace, settings: Settings, data_dir: Path, lang: Language) -> int:
     """Serves until Ctrl+C. Raises ServeError, StoreError, ModelError (if the model cannot load)."""
+    check_port(arguments.port)
     signal.signal(signal.SIGTERM, _terminate)
     # A shell's background job is started with SIGINT ignored; who sends it all the same means it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -78,6 +81,9 @@ def _conversations(settings: Settings, data_dir: Path) -> "Conversations":
 
 def _open_running(found: Running, arguments: Namespace, lang: Language) -> int:
     print(say("cli.already", lang, url=found.url), flush=True)
+    port = urlsplit(found.url).port
+    if arguments.port and port is not None and arguments.port != port:
+        _warn(say("cli.port_other", lang, asked=arguments.port, port=port))
     if not arguments.no_browser:
         _open_browser(found.entrance)
     return 0

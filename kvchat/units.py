@@ -9,7 +9,7 @@ MIB = 1024**2
 GIB = 1024**3
 
 _FACTOR = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "k": KIB, "m": MIB, "g": GIB}
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+_SIZE = re.compile(r"\s*([0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def parse_size(text: str) -> int:
@@ -19,7 +19,7 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text)
     factor = _FACTOR.get(match[2].lower()) if match else None
-    size_bytes = int(float(match[1]) * factor) if match and factor else 0
+    size_bytes = int(float(match[1].replace(",", "")) * factor) if match and factor else 0
     if size_bytes <= 0:
         raise SettingsError("size_unreadable", text=text)
     return size_bytes
@@ -34,3 +34,18 @@ def format_size(size_bytes: int) -> str:
     if abs(size_bytes) >= MIB:
         return f"{size_bytes / MIB:.1f} MiB"
     return f"{size_bytes / KIB:.0f} KiB" if abs(size_bytes) >= KIB else f"{size_bytes} B"
+
+
+def format_least(size_bytes: int) -> str:
+    """As `format_size`, rounded up: whoever allows what is shown has allowed enough."""
+    if size_bytes < KIB:
+        return format_size(size_bytes)
+    unit, name, places = (
+        (GIB, "GiB", 2)
+        if size_bytes >= GIB
+        else (MIB, "MiB", 0 if size_bytes >= 10 * MIB else 1)
+        if size_bytes >= MIB
+        else (KIB, "KiB", 0)
+    )
+    parts = -(-size_bytes * 10**places // unit)
+    return f"{parts / 10**places:,.{places}f} {name}"

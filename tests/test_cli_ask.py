@@ -1,6 +1,7 @@
 """`kvchat ask`: one question, as words or as JSON lines; what it keeps, and what it must not."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,17 @@ def test_a_budget_is_kept_and_told(ask: Ask, data_dir: Path, capsys: Any) -> Non
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (last["type"], last["code"]) == ("failed", "prompt_over_memory")
     assert kept(data_dir) == {}
+
+
+def test_what_a_refusal_says_to_allow_is_enough(ask: Ask, model: Path, capsys: Any) -> None:
+    assert ask("hello", "--memory-budget", "1MiB") == 1
+    said = capsys.readouterr().err
+    least = re.search(r"Allow at least ([0-9.,]+ MiB)", said)
+    assert least is not None, said
+    assert said.count(least[1]) == 2  # what one short answer takes is what is to be allowed
+    assert ask("hello", "--memory-budget", least[1]) == 0
+    cli.main(["doctor", "--model", str(model), "--memory-budget", "1MiB"])
+    assert f"at least {least[1]}" in capsys.readouterr().out
 
 
 def test_what_a_killed_ask_left_is_gone_at_the_next(ask: Ask, notes: Path, data_dir: Path) -> None:

@@ -14,14 +14,13 @@ from kvchat.cli_plan.model import DTYPE_BYTES, find
 from kvchat.cli_running import running_on
 from kvchat.device.memory import pick_device
 from kvchat.doctor.findings import Finding, Problem
+from kvchat.engine.open import least_bytes
 from kvchat.errors import KVChatError, ServeError
-from kvchat.memory.footprint import Holding, footprint_of
 from kvchat.models.catalog import builtin
 from kvchat.models.folder import examine
 from kvchat.models.manifest import is_whole
-from kvchat.planner.plan import LEAST_CHUNK, LEAST_REPLY
 from kvchat.settings import Settings
-from kvchat.units import GIB, format_size
+from kvchat.units import GIB, format_least, format_size
 
 LEAST_DISK = 1 * GIB
 """The built-in model takes a quarter of it; KV files and documents want the rest."""
@@ -89,13 +88,12 @@ def model(settings: Settings, folder: Path, usable: int | None) -> Finding:
     except KVChatError as error:
         return Finding(facts, [Problem.of(error)])
     device = pick_device()
-    least = Holding(LEAST_CHUNK, "fp", "fp", DTYPE_BYTES[planned.dtype], device.type)
-    needed = footprint_of(planned.spec, LEAST_REPLY, least).total
+    needed = least_bytes(planned.spec, DTYPE_BYTES[planned.dtype], device)
     facts |= {"dtype": planned.dtype, "weights": planned.spec.weight_bytes, "needed": needed}
     facts["attention"] = describe(planned.spec, device)
     if usable is None or needed <= usable:
         return Finding(facts)
-    short = {"needed": format_size(needed), "usable": format_size(usable)}
+    short = {"needed": format_least(needed), "usable": format_size(usable)}
     return Finding(facts, [Problem("model_too_large", {"model": settings.model} | short, True)])
 
 

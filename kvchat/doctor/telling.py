@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvchat.doctor.findings import Problem
-from kvchat.units import format_size
+from kvchat.units import format_least, format_size
 from kvchat.wording import Language, say
 
 Facts = dict[str, dict[str, Any]]
@@ -77,7 +77,7 @@ def _data(data: dict[str, Any], lang: Language) -> str:
 def _model(model: dict[str, Any], lang: Language) -> str:
     if "needed" not in model:
         return say("doctor.model.unknown", lang, model=model["model"])
-    sizes = {name: format_size(model[name]) for name in ("weights", "needed")}
+    sizes = {"weights": format_size(model["weights"]), "needed": format_least(model["needed"])}
     named = say("doctor.model", lang, model=model["model"], dtype=model["dtype"], **sizes)
     return f"{named} {say('doctor.builtin.' + model['builtin'], lang)}"
 

@@ -64,7 +64,7 @@ def read(
     Raises DocumentError: one sentence and a remedy for whatever cannot be read.
     """
     shown = clean_name(name)
-    _check_file(path, shown)
+    check_file(path, shown)
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     pages = _Reading(path, shown, password, cancel, progress).pages()
@@ -114,8 +114,8 @@ def page_ranges(numbers: list[int]) -> str:
     return ", ".join(f"{a}–{b}" if b > a else str(a) for a, b in runs)
 
 
-def _check_file(path: Path, name: str) -> None:
-    """What can be told without PDFium."""
+def check_file(path: Path, name: str) -> None:
+    """What can be told without PDFium. Raises DocumentError."""
     try:
         size_bytes = path.stat().st_size
         with path.open("rb") as file:
@@ -128,7 +128,8 @@ def _check_file(path: Path, name: str) -> None:
         facts = {"size": format_size(size_bytes), "most": format_size(MOST_BYTES)}
         raise DocumentError("document_too_large", name=name, **facts)
     if b"%PDF-" not in head:
-        raise DocumentError("document_not_pdf", name=name)
+        claims = name.lower().endswith(".pdf")
+        raise DocumentError("document_not_pdf" if claims else "document_other_kind", name=name)
 
 
 def _why_no_text(pages: list[Page]) -> str:

@@ -3,23 +3,29 @@
 Nothing large is allocated for a model whose weights alone pass what is allowed.
 """
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from kvchat.arch.from_hf import spec_from_config
+from kvchat.arch.spec import ModelSpec
 from kvchat.device.memory import pick_device, probe_for
 from kvchat.engine.engine import Engine
 from kvchat.engine.limits import limits_for
 from kvchat.errors import OutOfMemory
+from kvchat.memory.footprint import Holding, footprint_of
 from kvchat.models.load import load_model, unload
 from kvchat.models.progress import LoadProgress
 from kvchat.models.weights import predicted_weight_bytes
 from kvchat.planner.plan import LEAST_CHUNK, LEAST_REPLY
 from kvchat.settings import Settings
-from kvchat.units import format_size
+from kvchat.units import format_least, format_size
 
+# The least reply, and as much for a short question with its system text and template.
+LEAST_TEXT = 2 * LEAST_REPLY
 # Weights of 8 bits on disk, computed in fp32.
 LARGEST_GROWTH = 4
 
@@ -39,7 +45,7 @@ def open_engine(
     def check(folder: Path, dtype: torch.dtype) -> None:
         free = probe.read().free - limits.headroom
         allowed = free if limits.budget is None else min(limits.budget, free)
-        _refuse_too_large(folder, dtype, settings.weights, allowed)
+        _refuse_too_large(folder, dtype, settings.weights, allowed, device)
 
     loaded = load_model(
         settings.model,
@@ -52,7 +58,7 @@ def open_engine(
         check=check,
     )
     engine = Engine(loaded, probe, limits)
-    needed = engine.costs.needed_bytes(LEAST_REPLY, LEAST_CHUNK)
+    needed = engine.costs.needed_bytes(min(LEAST_TEXT, loaded.spec.max_positions), LEAST_CHUNK)
     if needed > engine.latest.allowed_bytes:
         refusal = _does_not_fit(engine.latest.allowed_bytes, loaded.weight_bytes, needed)
         unload(loaded)
@@ -60,13 +66,26 @@ def open_engine(
     return engine
 
 
-def _refuse_too_large(folder: Path, dtype: torch.dtype, weights: str, allowed: int) -> None:
+def least_bytes(spec: ModelSpec, dtype_bytes: int, device: torch.device) -> int:
+    """What a model must be allowed: its weights, and one short question with its answer."""
+    holding = Holding(LEAST_CHUNK, "fp", "fp", dtype_bytes, device.type)
+    return footprint_of(spec, min(LEAST_TEXT, spec.max_positions), holding).total
+
+
+def _refuse_too_large(
+    folder: Path, dtype: torch.dtype, weights: str, allowed: int, device: torch.device
+) -> None:
     """Before any weight is read: exact bytes, computed only where the files come near the limit."""
     on_disk = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     if LARGEST_GROWTH * on_disk > allowed:
         foretold = predicted_weight_bytes(folder, dtype, weights)
-        if foretold > allowed:
-            raise _does_not_fit(allowed, foretold, foretold)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        spec = spec_from_config(
+            config, name=folder.name, weight_bytes=foretold, dtype_bytes=dtype.itemsize
+        )
+        needed = least_bytes(spec, dtype.itemsize, device)
+        if needed > allowed:
+            raise _does_not_fit(allowed, foretold, needed)
 
 
 def _does_not_fit(allowed: int, weights: int, needed: int) -> OutOfMemory:
@@ -74,5 +93,5 @@ def _does_not_fit(allowed: int, weights: int, needed: int) -> OutOfMemory:
         "budget_below_weights",
         allowed=format_size(max(0, allowed)),
         weights=format_size(weights),
-        needed=format_size(needed),
+        needed=format_least(needed),
     )

@@ -198,7 +198,7 @@ def test_a_question_that_can_never_fit_is_refused_with_numbers(start: Start) -> 
     assert isinstance(live.error, OutOfMemory)
     assert live.error.code == "prompt_over_memory"
     assert live.error.facts["tokens"] > live.error.facts["capacity"] > 0
-    assert str(live.error.facts["tokens"]) in live.error.line("ko")
+    assert f"{live.error.facts['tokens']:,}" in live.error.line("ko")
     assert answered(conversations.ask(chat, "hi")).text is not None
     over = ended(start().ask(chat, "long " * 3000))
     assert over.error is not None

@@ -66,7 +66,6 @@ BAD = [
     (["--nonsense"], "--nonsense"),
     (["--port", "http"], "http"),
     (["ask"], "QUESTION"),
-    (["plan"], "--context"),
     (["plan", "--context"], "--context"),
     (["plan", "--context", "many"], "many"),
     (["--set", "no_such=1"], "no_such"),

@@ -33,6 +33,7 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
     if args.markdown:
         print(markdown_table([(planned.spec.name, planned.spec)]), end="")
         return 0
+    num_tokens = planned.spec.max_positions if args.context is None else args.context
     room = room_here(settings)
     holding = Holding(
         settings.prefill_chunk,
@@ -44,11 +45,11 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
     wanted = pairs(args.key_format, args.value_format)
     outlook = Outlook(
         planned,
-        args.context,
+        num_tokens,
         room,
         holding,
-        footprint_of(planned.spec, args.context, holding),
-        tuple(pair_rows(planned.spec, args.context, room.usable_bytes, holding, wanted)),
+        footprint_of(planned.spec, num_tokens, holding),
+        tuple(pair_rows(planned.spec, num_tokens, room.usable_bytes, holding, wanted)),
     )
     if args.json:
         print(json.dumps(as_json(outlook), ensure_ascii=False))
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
 
 
 def _check(args: argparse.Namespace) -> None:
-    if not 1 <= args.context <= MOST_TOKENS:
+    if args.context is not None and not 1 <= args.context <= MOST_TOKENS:
         raise SettingsError("plan_context", value=args.context, most=f"{MOST_TOKENS:,}")
     for name in (args.key_format, args.value_format):
         if name is not None and name not in FORMATS:

@@ -40,12 +40,10 @@ def find(settings: Settings, data_dir: Path) -> Planned:
     entry = _in_catalog(settings.model)
     if entry is None or path.exists():
         return _from_path(path, settings)
-    is_builtin = entry.name == builtin().name
     folder = data_dir / "models" / entry.name
-    if is_builtin and (folder / "config.json").is_file():
+    if entry.name == builtin().name and (folder / "config.json").is_file():
         return _from_path(folder, settings, entry.name)
-    # The built-in model would run here; any other is what its publisher's files are.
-    dtype = _dtype(entry.config, settings, here=is_builtin)
+    dtype = _dtype(entry.config, settings)
     shapes = parameters_of(entry.config)
     published = replace(shapes, in_layers=entry.parameters - shapes.embedded)
     weight_bytes = published.bytes(DTYPE_BYTES[dtype], settings.weights)
@@ -61,7 +59,7 @@ def _from_path(path: Path, settings: Settings, name: str | None = None) -> Plann
     file = path / "config.json" if path.is_dir() else path
     config = read_config(file)
     weighed = path.is_dir() and any(path.glob("*.safetensors"))
-    dtype = _dtype(config, settings, here=weighed)
+    dtype = _dtype(config, settings)
     weight_bytes = _weighed(path, dtype, settings.weights) if weighed else None
     name = name or file.resolve().parent.name
     limit = _tokenizer_limit(file.parent)
@@ -120,11 +118,11 @@ def _tokenizer_limit(folder: Path) -> float | None:
     return limit if isinstance(limit, (int, float)) else None
 
 
-def _dtype(config: Mapping[str, Any], settings: Settings, here: bool) -> str:
+def _dtype(config: Mapping[str, Any], settings: Settings) -> str:
     """What it would be computed in: as set, else fp32 on this CPU, else the config's own."""
     if settings.dtype != "auto":
         return settings.dtype
-    if here and pick_device().type == "cpu":
+    if pick_device().type == "cpu":
         return "fp32"
     parts = [part for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
     named = [part.get(key) for part in parts for key in ("dtype", "torch_dtype")]

@@ -46,7 +46,8 @@ def layer_groups(spec: ModelSpec) -> list[dict[str, Any]]:
 def as_text(outlook: Outlook, lang: Language) -> Iterator[str]:
     planned, spec = outlook.planned, outlook.planned.spec
     about = say(f"plan.weights_from.{planned.weights_from}", lang)
-    yield say("plan.model", lang, name=spec.name, dtype=planned.dtype, about=about)
+    facts = {"name": spec.name, "dtype": planned.dtype, "device": outlook.room.device}
+    yield say("plan.model", lang, about=about, **facts)
     for group in layer_groups(spec):
         yield "  " + _layer_line(group, lang)
     yield say("plan.reads", lang, most=f"{spec.max_positions:,}")

@@ -68,7 +68,7 @@ def test_the_published_row(
     fp: float,
     int8: float,
 ):
-    flags = ["--model", str(llama / "config.json"), "--context", str(context)]
+    flags = ["--model", str(llama / "config.json"), "--context", str(context), "--dtype", "fp16"]
     found = planned(capsys, data_dir, *flags)
     rows = {(row["key_format"], row["value_format"]): row for row in found["pairs"]}
     assert rows["fp", "fp"]["token_bytes"] == 327_680
@@ -84,9 +84,8 @@ def test_the_published_row(
 def test_every_pair_of_formats_is_there_and_says_whether_it_runs(
     capsys: pytest.CaptureFixture[str], data_dir: Path, llama: Path
 ):
-    found = planned(
-        capsys, data_dir, "--model", str(llama), "--context", "1000", "--memory-budget", "155GiB"
-    )
+    flags = ["--model", str(llama), "--context", "1000", "--memory-budget", "155GiB"]
+    found = planned(capsys, data_dir, *flags, "--dtype", "fp16")
     assert len(found["pairs"]) == len(FORMATS) ** 2
     assert [row["runs"] for row in found["pairs"]] == [True] + [False] * 48
     most = {(r["key_format"], r["value_format"]): r["largest_context"] for r in found["pairs"]}
@@ -128,7 +127,7 @@ def test_the_items_sum_to_the_total_and_to_what_is_short(
 def test_the_largest_context_fits_and_one_more_does_not(
     capsys: pytest.CaptureFixture[str], data_dir: Path
 ):
-    flags = ["--model", "Qwen3-8B", "--memory-budget", "18GiB"]
+    flags = ["--model", "Qwen3-8B", "--memory-budget", "18GiB", "--dtype", "bf16"]
     most = planned(capsys, data_dir, *flags, "--context", "1")["pairs"][0]["largest_context"]
     assert 1000 < most < 40960
     assert planned(capsys, data_dir, *flags, "--context", str(most))["fits"]
@@ -170,13 +169,32 @@ def test_the_built_in_model_needs_nothing_on_disk(
     assert found["pairs"][0]["token_bytes"] == 30 * 3 * 128 * 4
 
 
+@pytest.mark.parametrize(("device", "dtype", "token"), [("cpu", "fp32", 4), ("cuda", "bf16", 2)])
+def test_the_dtype_is_that_of_the_machine_and_the_context_the_models_own(
+    capsys: pytest.CaptureFixture[str],
+    data_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    dtype: str,
+    token: int,
+):
+    monkeypatch.setattr("kvchat.cli_plan.model.pick_device", lambda: torch.device(device))
+    found = planned(capsys, data_dir, "--model", "Qwen3-8B")
+    assert found["dtype"] == dtype
+    assert found["pairs"][0]["token_bytes"] == 36 * 2 * 8 * 128 * token
+    assert found["context"] == found["max_positions"] == 40_960
+    _, out = plan(capsys, data_dir, "--model", "Qwen3-8B")
+    assert f"Qwen3-8B in {dtype} on {found['room']['device']}" in out
+
+
 @pytest.mark.parametrize("name", [name for name in catalog() if name != "smollm2"])
 def test_every_model_of_the_catalog_can_be_planned_by_any_of_its_names(
     capsys: pytest.CaptureFixture[str], data_dir: Path, name: str
 ):
     entry = catalog()[name]
+    flags = ["--context", "4096", "--memory-budget", "24GiB", "--dtype", "bf16"]
     found = [
-        planned(capsys, data_dir, "--model", one, "--context", "4096", "--memory-budget", "24GiB")
+        planned(capsys, data_dir, "--model", one, *flags)
         for one in (name, name.lower(), entry.repository)
     ]
     assert found[0] == found[1] == found[2]

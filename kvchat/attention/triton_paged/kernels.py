@@ -94,6 +94,20 @@ def _scales(part, part_bytes: tl.constexpr):
 
 
 @triton.jit
+def _value_part(at, token, d, seen, dim: tl.constexpr, fmt: tl.constexpr,
+                part_bytes: tl.constexpr, fp: tl.constexpr):  # fmt: skip
+    """64 values from memory: their planes and scales, or for `fp` the values (and dummies)."""
+    if fmt == "fp":
+        here = at.to(tl.pointer_type(fp)) + token[:, None] * dim + d[None, :]
+        high = tl.load(here, mask=seen[None, :], other=0.0)
+        low, scales = high, high
+    else:
+        high, low = _read(at, token[:, None], d[None, :], seen[None, :], TILE, dim, fmt)
+        scales = _scales(at, part_bytes)
+    return high, low, scales
+
+
+@triton.jit
 def _begin(out, sums, row, seen, rows: tl.constexpr, dim: tl.constexpr, wide: tl.constexpr,
            value_unit: tl.constexpr, goes_on: tl.constexpr):  # fmt: skip
     """The running softmax before the first tile: of nothing, or of what `out` and `sums` hold."""
@@ -186,12 +200,14 @@ def attend_blocks(
     )
     first_seen = tl.load(query_position) + row % num_tokens - window + 1
     here = layer_offset + head * (key_part + value_part)
+    # A decode step waits for memory: it asks for all of a block before it computes anything. A
+    # larger tile waits for its dots, and has no registers to spare.
+    early: tl.constexpr = rows <= 16
     count = tl.load(num_blocks)
     share = (count + tl.num_programs(2) - 1) // tl.num_programs(2)
     for block in range(split * share, tl.minimum(split * share + share, count)):
         keys = tl.multiple_of((tl.load(addresses + block) + here).to(tl.pointer_type(tl.uint8)), 16)
         values = keys + key_part
-        # All of a block is asked for before anything of it is computed.
         if key_format == "fp":
             k_at = keys.to(tl.pointer_type(fp)) + key_d[:, None] + token[None, :] * key_dim
             k = tl.load(k_at, mask=key_seen[:, None], other=0.0)
@@ -200,15 +216,10 @@ def attend_blocks(
                 keys, key_d[:, None], token[None, :], key_seen[:, None], key_dim, TILE, key_format
             )
             k_scales = _scales(keys, key_part) * (scale * unit(key_format))
-        if value_format == "fp":
-            v_at = values.to(tl.pointer_type(fp)) + token[:, None] * value_dim + value_d[None, :]
-            v = tl.load(v_at, mask=value_seen[None, :], other=0.0)
-        else:
-            v_high, v_low = _read(
-                values, token[:, None], value_d[None, :], value_seen[None, :],
-                TILE, value_dim, value_format,
-            )  # fmt: skip
-            v_scales = _scales(values, value_part)
+        if early:
+            v, v_low, v_scales = _value_part(
+                values, token, value_d, value_seen, value_dim, value_format, value_part, fp
+            )
         if key_format == "fp":
             scores = tl.dot(q, k.to(q.dtype)) * scale
         else:
@@ -217,8 +228,12 @@ def attend_blocks(
         if windowed:
             hidden = (tl.load(positions + block) + token)[None, :] < first_seen[:, None]
         weights, most, total, acc = _step(scores, cap, most, total, acc, softcap, hidden)
+        if not early:
+            v, v_low, v_scales = _value_part(
+                values, token, value_d, value_seen, value_dim, value_format, value_part, fp
+            )
         if value_format != "fp":
-            v = _numbers(v_high, v_low, value_format)
+            v = _numbers(v, v_low, value_format)
             weights *= v_scales[None, :]
         if exact:
             v = v.to(tl.float32)

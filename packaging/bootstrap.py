@@ -21,14 +21,23 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pip_lines
     import torch_build
 else:
-    # By path, as app.py loads this file: packaging/ is no package, or it would hide the library.
-    _spec = util.spec_from_file_location(
-        "kvchat_torch_build", Path(__file__).with_name("torch_build.py")
-    )
-    torch_build = util.module_from_spec(_spec)
-    _spec.loader.exec_module(torch_build)
+
+    def _beside(name: str) -> Any:
+        """By path, as app.py loads this file: packaging/ is no package, or it would hide the
+        library.
+        """
+        spec = util.spec_from_file_location(
+            f"kvchat_{name}", Path(__file__).with_name(f"{name}.py")
+        )
+        module = util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    pip_lines = _beside("pip_lines")
+    torch_build = _beside("torch_build")
 
 # Disk that a first start takes, from the sizes of torch 2.13's wheels and what they unpack to.
 _NEEDED_GIB = {"cpu": 3, "apple": 3, "cuda": 10, "rocm": 18}
@@ -279,17 +288,21 @@ def _of_tests(build: str) -> tuple[str, ...]:
 
 
 def _pip(place: Place, arguments: list[str], lock: IO[str]) -> int:
-    """Runs pip in the environment, its progress on stderr, since stdout belongs to `--json`."""
+    """Runs pip in the environment; all that it says is in the log, a little of it on stderr."""
     import subprocess
 
-    command = [str(place.python), "-m", "pip", "install", "--no-input"]
+    command = [str(place.python), "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
     command += ["--disable-pip-version-check", "--log", str(place.log), *arguments]
     environ = {**os.environ, "PIP_USER": "0"}
     for name in ("PYTHONPATH", "PYTHONHOME"):
         environ.pop(name, None)
     kept = () if os.name == "nt" else (lock.fileno(),)
-    with subprocess.Popen(command, stdout=sys.stderr, env=environ, pass_fds=kept) as pip:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ, pass_fds=kept
+    ) as pip:
+        assert pip.stdout is not None
         try:
+            pip_lines.show_progress(pip.stdout, sys.stderr)
             return pip.wait()
         except KeyboardInterrupt:
             pip.wait()  # Ctrl+C reached it too
@@ -334,7 +347,9 @@ def _prepare_and_tell(place: Place, build: str, tests: bool, argv: Sequence[str]
     if sys.platform == "darwin" and os.uname().machine != "arm64":
         raise SetupFailed("intel_mac")
     tell = _teller(argv)
-    tell("begin", path=place.folder)
+    steps = pending(place, read_record(place), build, tests)
+    code = {"venv": "begin", "tests": "begin_tests"}.get(steps[0], "begin_update")
+    tell(code, path=place.folder)
     try:
         prepare(place, build, tests, tell)
     except OSError as error:

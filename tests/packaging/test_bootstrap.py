@@ -1,5 +1,6 @@
 """The first start, its repair and the second start, on a small checkout with the real pip."""
 
+import io
 import json
 import shutil
 import subprocess
@@ -333,6 +334,62 @@ def test_every_code_has_its_sentences() -> None:
     codes |= {f"setup.{code}{end}" for code in failures for end in ("", ".remedy")}
     assert codes - table.keys() == set()
     assert all(set(entry) == {"en", "ko"} for entry in table.values())
+
+
+PIP_SAID = b"""Looking in indexes: https://mirror.example/simple
+WARNING: Retrying (Retry(total=4)) after connection broken
+Collecting torch
+  Downloading https://mirror.example/torch-2.13.0-cp312.whl.metadata (27 kB)
+  Downloading https://mirror.example/torch-2.13.0-cp312.whl (180.3 MB)
+Installing collected packages: mpmath, torch
+Successfully installed torch-2.13.0
+""".splitlines(keepends=True)
+
+
+class Screen(io.StringIO):
+    encoding = "ascii"  # type: ignore[assignment]
+
+    def __init__(self, live: bool) -> None:
+        super().__init__()
+        self.live = live
+
+    def isatty(self) -> bool:
+        return self.live
+
+
+def test_pip_is_shown_in_plain_lines_without_its_warnings() -> None:
+    screen = Screen(live=False)
+    bootstrap.pip_lines.show_progress(PIP_SAID, screen)
+    assert screen.getvalue() == "  torch-2.13.0-cp312.whl (180.3 MB)\n  mpmath, torch\n"
+
+
+def test_pip_is_one_live_line_on_a_terminal() -> None:
+    screen = Screen(live=True)
+    bootstrap.pip_lines.show_progress(
+        [*PIP_SAID, b"Installing collected packages: " + b"x" * 500], screen
+    )
+    *_, installing, blank, after = screen.getvalue().split("\r")
+    assert installing.startswith("  xxx")
+    assert (blank.strip(), after) == ("", "")  # nothing of it stays
+    assert {len(one) for one in screen.getvalue().split("\r")} == {0, 78}
+    assert "\n" not in screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("changed", "tests", "says"),
+    [(None, True, "adds the test tools"), ("base.txt", False, "up to date")],
+)
+def test_a_later_start_says_what_is_true(
+    place: bootstrap.Place, capfd: pytest.CaptureFixture[str], changed: str, tests: bool, says: str
+) -> None:
+    if changed:
+        (place.requirements / changed).write_text("ground==1.1\n")
+    bootstrap._prepare_and_tell(place, "torch-cpu", tests, ["--lang", "en"])
+    said = capfd.readouterr().err
+    assert says in said
+    assert "a few minutes" not in said
+    assert "Looking in links" not in said
+    assert "Looking in links" in place.log.read_text()
 
 
 def _never(*_arguments: object) -> None:

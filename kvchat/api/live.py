@@ -29,6 +29,8 @@ IDLE_S = 1.0
 _REST = 40
 _WORKING = ("loading", "prefill", "decode", "stopping")
 _MOST_DIGITS = 18
+GONE = b"event: gone\ndata: {}\n\n"
+"""The last event of a chat that is deleted; whoever comes back is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ class Live:
             while True:
                 try:
                     view = await self._look(window)
-                except KVChatError:  # the chat was deleted; whoever comes back is told so
+                except KVChatError:  # the chat was deleted
+                    yield GONE
                     return
                 if view is not sent:
                     yield view.event(number)

@@ -1,7 +1,9 @@
 """The branch of a chat that is shown, as turns: each user message with the reply after it."""
 
+from dataclasses import replace
+
 from kvchat.chat.answer import LiveAnswer
-from kvchat.chat.keep import left_out
+from kvchat.chat.keep import left_out, why_failed
 from kvchat.chat.rows import Exchange
 from kvchat.store.records import Message
 from kvchat.store.store import Store
@@ -38,9 +40,16 @@ class Branch:
     def exchanges(self, live: LiveAnswer | None) -> list[Exchange]:
         """What a screen shows; a question that still waits for its documents stands at the end."""
         forgotten = left_out(self._store, self._chat)
+        failed = why_failed(self._store, self._chat)
         found = [
             self._exchange(number, question, reply, question.hash in forgotten)
             for number, (question, reply) in enumerate(self.turns(), 1)
+        ]
+        found = [
+            replace(one, problem=failed.get(one.user_hash))
+            if one.reply is None or one.finish_reason == "failed"
+            else one
+            for one in found
         ]
         if live is not None and live.turn == len(found) + 1:
             found.append(

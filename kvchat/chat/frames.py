@@ -55,13 +55,13 @@ class Frames:
         return load_row(self._worker, self._started_s)
 
     def frame(self, chat: str | None) -> dict[str, Any]:
-        """What is in memory now."""
+        """What is in memory now; for None without any chat's turns, as an empty page shows it."""
         return self.dressed(self._worker.frame or _before_loading(), chat)
 
     def dressed(self, measured: dict[str, Any], chat: str | None) -> dict[str, Any]:
         """What the worker measured, as a frame of that chat."""
         frame = {key: value for key, value in measured.items() if key != "chats"}
-        if chat is not None and frame["chat"] != chat:
+        if chat is None or frame["chat"] != chat:
             frame |= {"spans": [], "turns": [], "kv": _all_idle(frame["kv"])}
         elif chat:
             spans = [self._with_figures(chat, row) for row in frame["spans"]]

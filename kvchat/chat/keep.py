@@ -10,6 +10,7 @@ from kvchat.chat.admit import Admitted
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.citing import Cite
 from kvchat.chat.turn import admission_entries
+from kvchat.errors import KVChatError
 from kvchat.planner.ledger import entry
 from kvchat.store.records import Generation
 from kvchat.store.store import Store
@@ -25,6 +26,9 @@ class KeepNothing:
         """Nothing is kept."""
 
     def ended(self, text: str, ids: Sequence[int], reason: str, figures: dict[str, Any]) -> None:
+        """Nothing is kept."""
+
+    def failed(self, error: KVChatError) -> None:
         """Nothing is kept."""
 
     def took(self, taken: dict[str, Any]) -> dict[str, Any]:
@@ -86,6 +90,12 @@ class KeepInChat:
         generation = Generation("", tuple(ids), reason, figures, citations, self._model, now)
         self._store.finish_draft(self._chat, text, generation)
 
+    def failed(self, error: KVChatError) -> None:
+        """A question may stay without any reply: the ledger is what can say why."""
+        row = error.row()
+        about = {"error": {"code": row["code"], "facts": row["facts"]}}
+        self.took(entry("answer_failed", about, row["code"], 0, None, (self._user_hash,)))
+
     def took(self, taken: dict[str, Any]) -> dict[str, Any]:
         return write_ledger(self._store, self._chat, taken)
 
@@ -103,6 +113,12 @@ def write_ledger(store: Store, chat: str, taken: dict[str, Any]) -> dict[str, An
         at_s=taken["at_s"],
     )
     return {**taken, "number": kept.number}
+
+
+def why_failed(store: Store, chat: str) -> dict[str, dict[str, Any]]:
+    """Question -> code and facts of the newest answer to it that failed."""
+    rows = [row for row in store.ledger(chat) if row.code == "answer_failed"]
+    return {turn: row.arguments["error"] for row in rows for turn in row.turns}
 
 
 def left_out(store: Store, chat: str) -> set[str]:

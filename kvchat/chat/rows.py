@@ -20,7 +20,8 @@ class Exchange:
     """A user message and its reply. `sibling` of `num_siblings` counts the versions of this turn
     from 1.
 
-    `left_out`: the model did not see this turn when it made the newest answer.
+    `left_out`: the model did not see this turn when it made the newest answer. `problem`: the code
+    and facts of why there is no reply, or a broken one.
     """
 
     turn: int
@@ -35,6 +36,7 @@ class Exchange:
     left_out: bool
     sibling: int
     num_siblings: int
+    problem: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,10 @@ class Keeper(Protocol):
         """The reply is complete, stopped or failed."""
         ...
 
+    def failed(self, error: KVChatError) -> None:
+        """Why `ended` is about to be told that the reply failed."""
+        ...
+
     def took(self, taken: dict[str, Any]) -> dict[str, Any]:
         """Writes a ledger entry down; returns it as listeners see it."""
         ...
@@ -87,6 +91,7 @@ def make_answer(
     except KVChatError as error:
         live.cancel.set()
         with suppress(KVChatError):
+            keeper.failed(error)
             keeper.ended(live.text, (), "failed", {})
         fail(live, error)
 
@@ -138,6 +143,8 @@ def _follow(
 
 def _end(live: LiveAnswer, event: Event, ids: Sequence[int], keeper: Keeper) -> None:
     if isinstance(event, Failed):
+        with suppress(KVChatError):  # what is to be told is the failure itself
+            keeper.failed(event.error)
         keeper.ended(live.text, event.ids or ids, "failed", {})
         fail(live, event.error)
     elif isinstance(event, Done):

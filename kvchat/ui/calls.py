@@ -48,7 +48,8 @@ class Calls:
     def status(self, sent: Any) -> dict[str, Any]:
         found = dict(self._conversations.status())
         said = [one for one in found["notices"] if one not in _FOR_OTHERS[self._lang]]
-        found["notices"] = [sentence(one, self._lang, proposal=_proposal()) for one in said]
+        words = [sentence(one, self._lang, proposal=_proposal()) for one in said]
+        found["notices"] = list(filter(None, words))
         found["error"] = problem(found.get("error"), self._lang)
         return found
 
@@ -123,7 +124,7 @@ class Calls:
     def _row(self, row: DocumentRow) -> dict[str, Any]:
         found = asdict(row)
         found["problem"] = problem(row.problem, self._lang, name=row.name)
-        found["notes"] = [sentence(one, self._lang) for one in row.notes]
+        found["notes"] = list(filter(None, (sentence(one, self._lang) for one in row.notes)))
         return found
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -84,13 +85,14 @@ class Following:
         wish = self.leave(asked.tab)
         try:
             chat, live = self._do(asked)
-        except KVChatError as error:
-            yield self._failed(asked, error)
-            return
-        if chat is None:
-            yield [], notes(None, (), None, self._lang, asked.shown)
-            return
-        yield from self._follow(asked, wish, chat, live)
+            if chat is None:
+                yield self._empty(asked)
+                return
+            asked = replace(asked, chat=chat)
+            yield from self._follow(asked, wish, chat, live)
+        except KVChatError as error:  # also while it is followed: another tab may delete the chat
+            if self._wishes.get(asked.tab) == wish:
+                yield self._failed(asked, error)
 
     def _follow(
         self, asked: Asked, wish: int, chat: str, live: LiveAnswer | None
@@ -137,6 +139,9 @@ class Following:
             around["live"] |= read
         return messages(exchanges, live, self._lang, shown), around
 
+    def _empty(self, asked: Asked) -> Shown:
+        return [], notes(None, (), None, self._lang, asked.shown)
+
     def _failed(self, asked: Asked, error: KVChatError) -> Shown:
         """The chat as it was, a card with the error, and the text back for the box it came from."""
         try:
@@ -146,7 +151,8 @@ class Following:
                 asked.chat, self._conversations.live(asked.chat), asked.shown
             )
         except KVChatError:
-            found, around = [], notes(None, (), None, self._lang, asked.shown)
+            found, around = self._empty(asked)
+            around["gone"] = asked.chat
         unsent = asked.text if asked.kind in ("ask", "edit") else ""
         around["problem"] = {**(problem(error, self._lang) or {}), "unsent": unsent}
         return found, around

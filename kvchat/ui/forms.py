@@ -4,6 +4,7 @@ Nothing here names a setting: what `kvchat.settings` adds appears on the screen 
 choices, units, groups and presets are looked up and fall back to what the settings file would say.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,7 +66,7 @@ def _field(name: str, entry: Entry, value: object, lang: Language) -> dict[str, 
         "name": name,
         "kind": entry.kind,
         "label": entry.label[lang],
-        "help": entry.help[lang],
+        "help": _on_screen(entry.help[lang], lang),
         "unit": "" if entry.kind == "size" else _word(f"ui.unit.{entry.unit}", entry.unit, lang),
         "least": None if entry.least is None else written(entry, _whole(entry, entry.least)),
         "most": None if entry.most is None else written(entry, _whole(entry, entry.most)),
@@ -77,6 +78,12 @@ def _field(name: str, entry: Entry, value: object, lang: Language) -> dict[str, 
         "optional": entry.optional,
         "value": written(entry, value),
     }
+
+
+def _on_screen(text: str, lang: Language) -> str:
+    """Help as the form speaks: files and flags write `auto`, the form has a word for it."""
+    word = say("ui.auto", lang)
+    return re.sub(r"\bauto(면)?", lambda found: word + (f"이{found[1]}" if found[1] else ""), text)
 
 
 def _whole(entry: Entry, limit: float) -> float:

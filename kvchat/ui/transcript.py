@@ -16,6 +16,8 @@ from kvchat.ui.markup import markdown, plain
 from kvchat.ui.words import problem
 from kvchat.wording import Language, say
 
+# A question longer than this is folded: whoever wrote it knows it, whoever reads wants the reply.
+_LONG_CHARS, _LONG_LINES = 1200, 16
 # What one update of the chat costs the browser grows with the messages drawn.
 TURNS_SHOWN = 24
 
@@ -49,7 +51,7 @@ def messages(
     for number, exchange in enumerate(exchanges[first:], first):
         seen = number + 1 == len(exchanges) or not exchanges[number + 1].left_out
         is_live = live is not None and live.turn == exchange.turn and live.status not in ENDED
-        found.append(_said("user", _question(exchange)))
+        found.append(_said("user", _question(exchange, lang)))
         found.append(_said("assistant", _reply(exchange, is_live, lang)))
         if exchange.left_out and seen:
             found.append(_said("assistant", _divider(exchange.turn, lang)))
@@ -63,29 +65,53 @@ def notes(
     lang: Language,
     shown: int,
 ) -> dict[str, Any]:
-    """What the scripts draw around the messages. `earlier`: turns that are not drawn."""
+    """What the scripts draw around the messages. `earlier`: turns that are not drawn; `gone`: the
+    chat that was asked for and is not there any more.
+    """
     making = live if live is not None and live.status not in ENDED else None
     first = max(0, len(exchanges) - shown)
     return {
         "chat": chat,
         "earlier": first,
-        "turns": [_note(one) for one in exchanges[first:]],
+        "turns": [_note(one, live, lang) for one in exchanges[first:]],
         "live": {"turn": making.turn, "status": making.status} if making else None,
-        "problem": _failure(live, lang),
+        "problem": _unplaced(exchanges, live, lang),
+        "gone": None,
     }
+
+
+def _unplaced(
+    exchanges: Sequence[Exchange], live: LiveAnswer | None, lang: Language
+) -> dict[str, Any] | None:
+    """What went wrong with a question that was not written down, and its text."""
+    if live is None or live.error is None or any(one.turn == live.turn for one in exchanges):
+        return None
+    return {**(problem(live.error, lang) or {}), "unsent": live.question}
 
 
 def _said(role: str, markup: str) -> dict[str, str]:
     return {"role": role, "content": markup}
 
 
-def _question(exchange: Exchange) -> str:
+def _question(exchange: Exchange, lang: Language) -> str:
     files = "".join(f'<span class="kv-file">{plain(name)}</span>' for name in exchange.documents)
-    pale = " kv-unseen" if exchange.left_out else ""
+    marks = " kv-unseen" if exchange.left_out else ""
+    fold = ""
+    if len(exchange.text) > _LONG_CHARS or exchange.text.count("\n") >= _LONG_LINES:
+        marks += " kv-long"
+        fold = _fold(lang)
     return (
-        f'<div class="kv-ask{pale}" id="kv-ask-{exchange.turn}">'
-        f'{files}<div class="kv-words">{plain(exchange.text)}</div></div>'
+        f'<div class="kv-ask{marks}" id="kv-ask-{exchange.turn}">'
+        f'{files}<div class="kv-words">{plain(exchange.text)}</div>{fold}</div>'
         f'<div class="kv-tools" id="kv-tools-{exchange.turn}"></div>'
+    )
+
+
+def _fold(lang: Language) -> str:
+    more, less = (html.escape(say(code, lang)) for code in ("ui.show_more", "ui.show_less"))
+    return (
+        '<button type="button" class="kv-link kv-fold">'
+        f'<span class="kv-more">{more}</span><span class="kv-less">{less}</span></button>'
     )
 
 
@@ -104,7 +130,11 @@ def _divider(last_turn: int, lang: Language) -> str:
     return f'<div class="kv-divider" role="separator"><span>{text}</span></div>'
 
 
-def _note(exchange: Exchange) -> dict[str, Any]:
+def _note(exchange: Exchange, live: LiveAnswer | None, lang: Language) -> dict[str, Any]:
+    """`problem`: why the turn has no reply, or a broken one; of the answer itself where it is there
+    still, else as it was kept.
+    """
+    failed = live.error if live is not None and live.turn == exchange.turn else None
     return {
         "turn": exchange.turn,
         "sibling": exchange.sibling,
@@ -114,9 +144,5 @@ def _note(exchange: Exchange) -> dict[str, Any]:
         "finish_reason": exchange.finish_reason,
         "figures": exchange.figures,
         "citations": exchange.citations,
+        "problem": problem(failed or exchange.problem, lang),
     }
-
-
-def _failure(live: LiveAnswer | None, lang: Language) -> dict[str, Any] | None:
-    found = problem(live.error, lang) if live is not None else None
-    return {**found, "turn": live.turn} if found and live else None

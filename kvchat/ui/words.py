@@ -3,11 +3,14 @@
 The tables themselves are `settings/wording/*.toml`. Knows no component.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from kvchat.errors import KVChatError
 from kvchat.wording import Language, say, table
+
+logger = logging.getLogger(__name__)
 
 # What the live channel and the drawn parts of the screen speak of by code.
 _DRAWN = ("ui.", "ledger.", "reason.", "notice.", "document.")
@@ -25,8 +28,9 @@ def sentence(said: object, lang: Language, **facts: object) -> str:
         code, known = str(said.get("code", "")), {**facts, **(said.get("facts") or {})}
     try:
         return say(code, lang, **known)
-    except KeyError:  # better an odd code than no screen
-        return code
+    except KeyError:  # a code or a fact that is not there: no words are better than a code
+        logger.warning("no words for %s", code)
+        return ""
 
 
 def problem(

@@ -48,11 +48,16 @@ class Looking:
         self._others: list[Page] = []
         context.on("request", self._note_request)
         context.on("weberror", lambda error: self.troubles.append(str(error.error)))
+        context.on("console", self._note_console)
 
     def _note_request(self, request: Any) -> None:
         self.requests.append(request.url)
         if (urlsplit(request.url).hostname or "") not in LOCAL:
             self.troubles.append(f"left the machine: {request.url}")
+
+    def _note_console(self, message: Any) -> None:
+        if message.text.startswith("no words for"):
+            self.troubles.append(message.text)
 
     def begin(self, talks: StandIn) -> None:
         self.talks = Behind.now = talks

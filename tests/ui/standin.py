@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 
 from kvchat.chat.answer import ENDED, LiveAnswer
 from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
-from kvchat.errors import DocumentError, KVChatError, RequestError, SettingsError
+from kvchat.errors import DocumentError, KVChatError, RequestError, SettingsError, StoreError
 from kvchat.settings import SCHEMA, Settings, changed
 from tests.ui.replies import reply_to
 
@@ -38,6 +38,7 @@ class Node:
     finish_reason: str | None = None
     figures: dict[str, Any] | None = None
     citations: list[dict[str, Any]] = field(default_factory=list)
+    problem: dict[str, Any] | None = None
     children: list["Node"] = field(default_factory=list)
     chosen: int = 0
 
@@ -70,7 +71,8 @@ class StandIn:
         self.settings = Settings()
         self.token_s, self.page_s, self.room = token_s, page_s, room
         self.budget, self.squeeze, self.notices = budget, squeeze, notices
-        self.fail_next: KVChatError | None = None
+        self.fail_next: KVChatError | None = None  # refused at once
+        self.fail_later: KVChatError | None = None  # found when the answer is to be made
         self.broken: KVChatError | None = None  # why the model could not be loaded
         self.applied: list[dict[str, object]] = []
         self._chats: dict[str, Chat] = {}
@@ -106,6 +108,8 @@ class StandIn:
         return 12 * len(node.text.split()) + 3 * len((node.reply or "").split())
 
     def frame(self, chat: str | None = None) -> dict[str, Any]:
+        if chat is not None:
+            self._chat(chat)
         spans, documents = self._spans(chat)
         kv = sum(s["bytes"] for s in spans)
         hot, slack, idle = (96 * MIB, 32 * MIB, 20 * MIB) if spans else (0, 16 * MIB, 0)
@@ -170,6 +174,8 @@ class StandIn:
         return out
 
     def ledger_since(self, chat: str | None, number: int) -> list[dict[str, Any]]:
+        if chat is not None:
+            self._chat(chat)
         here = self._chats.get(chat or "")
         return [e for e in (here.ledger if here else []) if e["number"] > number]
 
@@ -185,7 +191,7 @@ class StandIn:
 
     def _chat(self, chat: str) -> Chat:
         if chat not in self._chats:
-            raise RequestError("ui_request")
+            raise StoreError("chat_gone")
         return self._chats[chat]
 
     def chats(self, query: str = "") -> list[ChatRow]:
@@ -221,7 +227,7 @@ class StandIn:
             found.append(Exchange(
                 turn, f"u{turn}", node.text, node.documents, f"r{turn}", node.reply,
                 node.finish_reason, node.figures, node.citations, turn in out,
-                parent.chosen + 1, len(parent.children),
+                parent.chosen + 1, len(parent.children), node.problem,
             ))  # fmt: skip
             parent = node
         return found
@@ -236,6 +242,9 @@ class StandIn:
         path = here.path()
         new = [d for d in here.documents if d.document not in here.asked_with and not d.problem]
         here.asked_with |= {d.document for d in new}
+        here.documents = [
+            replace(d, mode=None if d.problem else "whole") for d in here.documents
+        ]  # how a document is read is decided with a question
         node = Node(text, tuple(d.name for d in new))
         return self._begin(chat, path[-1] if path else here.root, node)
 
@@ -267,12 +276,13 @@ class StandIn:
         before.chosen = sibling - 1
 
     def stop(self, chat: str) -> None:
-        live = self._chat(chat).live
+        live = self.live(chat)
         if live:
             live.stop()
 
     def live(self, chat: str) -> LiveAnswer | None:
-        live = self._chat(chat).live
+        here = self._chats.get(chat)
+        live = here.live if here else None
         return None if live is None or live.status in ENDED else live
 
     # Documents
@@ -297,7 +307,7 @@ class StandIn:
             time.sleep(self.page_s)
             here.documents[at] = replace(here.documents[at], pages_done=done)
         tokens = 640 * here.documents[at].num_pages
-        here.documents[at] = replace(here.documents[at], num_tokens=tokens, mode="whole")
+        here.documents[at] = replace(here.documents[at], num_tokens=tokens)
 
     def remove_document(self, chat: str, document: str) -> None:
         here = self._chat(chat)
@@ -354,6 +364,9 @@ class StandIn:
                 step = {"tokens": 64, "done_tokens": done, "reused_tokens": 0, "s": 0.1}
                 live.add({"type": "prefilled", **step}, "prefill")
                 live.cancel.wait(min(0.2, 10 * self.token_s))
+            if self.fail_later:
+                self._fail(node, live)
+                return
             words, cites = reply_to(node.text, here.documents, next(self._numbers))
             for cite in cites:
                 live.add({"type": "citation", **cite})
@@ -362,6 +375,13 @@ class StandIn:
         node.citations, live.finish_reason = live.citations, reason
         done = {"type": "done", "text": live.text, "figures": live.figures, "finish_reason": reason}
         live.add(done, "stopped" if reason == "cancelled" else "done")
+
+    def _fail(self, node: Node, live: LiveAnswer) -> None:
+        live.error, self.fail_later = self.fail_later, None
+        assert live.error
+        row = live.error.row()
+        node.problem = {"code": row["code"], "facts": row["facts"]}
+        live.add({"type": "failed", **row}, "failed")
 
     def _speak(self, node: Node, live: LiveAnswer, words: list[str], begun_s: float) -> str:
         first_s, reason, spoken = time.monotonic(), "stop", 0

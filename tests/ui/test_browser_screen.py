@@ -81,8 +81,11 @@ def test_a_dropped_pdf_is_read_page_by_page_and_cited(looking: Looking) -> None:
     expect(page.locator(".kv-reading")).to_contain_text(re.compile(r"reading page \d of 4"))
     expect(page.locator("#kv-input")).to_have_value("half a question")
     expect(page.locator(".kv-doc")).to_contain_text("manual <b>.pdf")
-    expect(page.locator(".kv-doc")).to_contain_text("The whole document is in the context")
+    chip = page.locator(".kv-pending .kv-reading")
+    expect(chip).to_contain_text("4 pages")  # it goes with the next question
     ask(page, "How often should it be cleaned?")
+    expect(chip).to_have_count(0)
+    expect(page.locator(".kv-doc")).to_contain_text("The whole document is in the context")
     assert page.locator(".kv-file").inner_text() == "manual <b>.pdf"
     chips = page.locator(".kv-cite")
     expect(chips).to_have_count(2)

@@ -102,7 +102,24 @@ def test_a_chat_that_is_gone_leaves_an_empty_screen_that_says_so(talks: StandIn)
     ((messages, notes),) = Following(talks, "en").show(asked("open", chat="x"))
     assert messages == []
     assert notes["chat"] is None
-    assert notes["problem"]["message"]
+    assert notes["gone"] == "x"
+    assert "no longer there" in notes["problem"]["message"]
+
+
+def test_a_chat_that_is_deleted_while_it_is_followed_is_gone(talks: StandIn) -> None:
+    following = Following(talks, "en")
+    shown = following.show(asked("ask", text="count to 5000"))
+    next(shown)
+    chat = talks.chats()[0].id
+    talks.delete(chat)
+    messages, last = list(shown)[-1]
+    assert (messages, last["gone"], last["chat"]) == ([], chat, None)
+    assert "no longer there" in last["problem"]["message"]
+
+
+def test_a_question_to_a_deleted_chat_comes_back(talks: StandIn) -> None:
+    ((_, notes),) = Following(talks, "en").show(asked("ask", chat="x", text="lost?"))
+    assert (notes["gone"], notes["problem"]["unsent"]) == ("x", "lost?")
 
 
 @pytest.mark.parametrize(

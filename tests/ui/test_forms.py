@@ -1,5 +1,7 @@
 """The settings form: every setting of the schema, in both languages, and back again."""
 
+import re
+
 import pytest
 
 from kvchat.settings import SCHEMA, Settings, changed, checked, presets
@@ -17,7 +19,8 @@ def test_every_setting_is_in_the_form_with_label_and_help(lang: Language) -> Non
     assert set(found) == set(SCHEMA)
     for name, entry in SCHEMA.items():
         assert found[name]["label"] == entry.label[lang]
-        assert found[name]["help"] == entry.help[lang]
+        if "auto" not in entry.help[lang]:
+            assert found[name]["help"] == entry.help[lang]
         assert found[name]["reload"] == (entry.applies == "reload")
 
 
@@ -64,3 +67,11 @@ def test_each_mistake_stands_with_its_setting() -> None:
     found = mistakes(wrong, "ko")
     assert set(found) == {"temperature", "memory_budget", "nosuch"}
     assert all(one["message"] and one["remedy"] for one in found.values())
+
+
+def test_help_calls_automatic_what_the_button_calls_so() -> None:
+    english, korean = fields("en"), fields("ko")
+    assert not any(re.search(r"\bauto\b", one["help"]) for one in english.values())
+    assert not any("auto" in one["help"] for one in korean.values())
+    assert english["dtype"]["help"].startswith("Automatic: ")
+    assert "자동이면 torch가" in korean["threads"]["help"]

@@ -77,10 +77,28 @@ def test_names_of_files_are_text() -> None:
 def test_what_went_wrong_is_said_in_the_language_of_the_page() -> None:
     failed = live(1, "half", "failed")
     failed.error = RequestError("ui_upload")
+    kept = exchange(1, reply=None, problem={"code": "ui_upload", "facts": {}})
     for lang, words in (("en", "not a file"), ("ko", "올린 파일이 아닙니다")):
-        problem = notes("c", [exchange(1)], failed, lang, 24)["problem"]  # type: ignore[arg-type]
-        assert words in problem["message"]
-        assert problem["turn"] == 1
+        for about in (
+            notes("c", [exchange(1)], failed, lang, 24),  # type: ignore[arg-type]
+            notes("c", [kept], None, lang, 24),  # type: ignore[arg-type]
+        ):
+            assert words in about["turns"][0]["problem"]["message"]
+            assert about["problem"] is None  # it stands under its question
+
+
+def test_a_question_that_was_not_written_down_comes_back() -> None:
+    failed = live(2, "", "failed")
+    failed.error = RequestError("ui_upload")
+    problem = notes("c", [exchange(1)], failed, "en", 24)["problem"]
+    assert (problem["unsent"], "not a file" in problem["message"]) == ("q", True)
+
+
+def test_a_huge_question_is_folded_and_a_usual_one_is_not() -> None:
+    for text, is_folded in (("short", False), ("x" * 1201, True), ("\n" * 16, True)):
+        found = messages([exchange(1, text=text)], None, "en", 24)[0]["content"]
+        assert ("kv-fold" in found) == is_folded
+        assert found.count("x") >= text.count("x")  # all of it is there
 
 
 def test_notes_carry_what_scripts_draw() -> None:

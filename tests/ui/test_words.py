@@ -3,10 +3,18 @@
 import re
 from importlib import resources
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from kvchat.chat.answer import ENDED, Status
+from kvchat.engine.events import FinishReason
+from kvchat.engine.worker import Stage as WorkerStage
 from kvchat.errors import DocumentError
+from kvchat.models.progress import Stage as LoadStage
+from kvchat.planner.measures import Measure
+from kvchat.settings import SCHEMA, presets
+from kvchat.store.records import Mode
 from kvchat.ui.static_files import SCRIPTS, STYLES, head
 from kvchat.ui.words import problem, sentence, words
 from kvchat.wording import LANGUAGES, Language, table
@@ -27,6 +35,44 @@ def test_every_code_that_is_used_has_words() -> None:
         parts = re.sub(r"\$?\{[^}]*\}", "\0", code).split("\0")
         pattern = re.compile(r"[\w.-]+".join(map(re.escape, parts)))
         assert any(pattern.fullmatch(one) for one in table()), code
+
+
+# What the codes that are put together end with: everything that the program can say there.
+ENDINGS: dict[str, set[str]] = {
+    "ui.stage.{}": {*get_args(WorkerStage)},
+    "ui.load.{}": {*get_args(LoadStage), "start"},
+    "ui.live.{}": {*get_args(Status)} - set(ENDED),
+    "ui.end.{}": {*get_args(FinishReason), "interrupted", "unanswered"} - {"stop"},
+    "ui.tier.{}": {"host", "disk"},
+    "ui.mode.{}": {*get_args(Mode)},
+    "ui.sample.{}": {"1", "2", "3"},
+    "ui.chats.{}": {"today", "week", "older"},
+    "ui.tab.{}": {"documents", "turns", "ledger", "settings"},
+    "ui.column.{}": {"turn", "tokens", "bytes", "format", "reused", "rate"},
+    "ui.bar.{}": {
+        "library", "hot", "idle", "slack", "weights", "activations", "runtime", "other", "free",
+        "taken", "residue", "headroom", "outside",
+    },
+    "ui.group.{}": {entry.group for entry in SCHEMA.values()},
+    "ui.preset.{}": {*presets()},
+}  # fmt: skip
+PLAIN = {"ui.unit.{}", "ui.choice.{}.{}"}  # fall back to what the settings file would say
+
+
+def test_every_code_that_is_put_together_has_words_for_all_its_endings() -> None:
+    built = {re.sub(r"\$?\{[^}]*\}", "{}", code) for code in used() if "{" in code}
+    assert built - PLAIN == set(ENDINGS)
+    for code, endings in ENDINGS.items():
+        assert {one for one in endings if code.format(one) not in table()} == set(), code
+
+
+def test_no_code_of_the_ledger_is_without_words() -> None:
+    sources = "\n".join(one.read_text("utf-8") for one in STATIC.parent.parent.rglob("*.py"))
+    said = set(re.findall(r"\bentry\(\s*\"(\w+)\"", sources))
+    said |= {f"read_{mode}" for mode in get_args(Mode)}
+    said |= {one.code for one in get_args(Measure)}
+    assert "answer_failed" in said
+    assert {code for code in said if f"ledger.{code}" not in table()} == set()
 
 
 def test_every_code_of_the_screen_is_used() -> None:
@@ -80,4 +126,4 @@ def test_a_note_is_a_code_with_or_without_facts() -> None:
     assert sentence("notice.plain_template", "ko") == table()["notice.plain_template"]["ko"]
     note = {"code": "document.pages_unreadable", "facts": {"pages": "2, 3"}}
     assert "2, 3" in sentence(note, "en")
-    assert sentence("no.such_code", "en") == "no.such_code"
+    assert sentence("no.such_code", "en") == ""

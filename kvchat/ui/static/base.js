@@ -5,7 +5,7 @@
   K.chat = new URL(location.href).searchParams.get("c") || null;
   K.tab = crypto.randomUUID ? crypto.randomUUID() : String(Math.random());
   K.shown = 0;
-  K.notes = { chat: null, earlier: 0, turns: [], live: null, problem: null };
+  K.notes = { chat: null, earlier: 0, turns: [], live: null, problem: null, gone: null };
 
   K.on = (name, listen) => addEventListener(`kvchat:${name}`, (event) => listen(event.detail));
   K.emit = (name, detail) => dispatchEvent(new CustomEvent(`kvchat:${name}`, { detail }));
@@ -17,8 +17,11 @@
     return value === null || value === undefined ? "" : String(value);
   };
   K.has = (code) => Object.hasOwn(K.words, code);
-  const template = (code, facts) =>
-    (Object.values(facts).includes(1) && K.words[`${code}.one`]) || (K.words[code] ?? code);
+  // A code without words says nothing on the screen; the console has it, and tests look there.
+  const template = (code, facts) => {
+    if (!K.has(code)) console.error(`no words for ${code}`);
+    return (Object.values(facts).includes(1) && K.words[`${code}.one`]) || (K.words[code] ?? "");
+  };
   K.say = (code, facts = {}) =>
     template(code, facts).replace(/\{\{|\}\}|\{(\w+)(?::[^}]*)?\}/g, (found, name) =>
       name ? written(facts[name]) : found[0]
@@ -29,7 +32,7 @@
   K.number = (value, digits = 0) => formats[digits].format(value);
   K.size = (bytes) => {
     const size = Math.abs(bytes);
-    if (size >= 2 ** 30) return `${(bytes / 2 ** 30).toFixed(2)} GiB`;
+    if (size >= 2 ** 30) return `${K.number(bytes / 2 ** 30, 2)} GiB`;
     if (size >= 10 * 2 ** 20) return `${(bytes / 2 ** 20).toFixed(0)} MiB`;
     if (size >= 2 ** 20) return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
     return size >= 1024 ? `${(bytes / 1024).toFixed(0)} KiB` : `${bytes} B`;
@@ -104,7 +107,12 @@
   K.hear = (notes) => {
     if (!notes || typeof notes !== "object") return;
     if (K.chat === null && isNew && notes.chat) K.adopt(notes.chat);
-    if (K.chat !== null && notes.chat === null && notes.problem) K.adopt(null); // it is gone
+    if (notes.gone && notes.gone === K.chat) {
+      // a chat that was shown is known to have been there: somebody deleted it
+      if (K.notes.chat === notes.gone)
+        notes.problem = { ...notes.problem, message: K.say("ui.deleted"), remedy: K.say("ui.deleted.remedy") };
+      K.adopt(null);
+    }
     if (notes.chat !== K.chat) {
       if (notes.chat) again(); // a chat that was left was drawn over this one
       return;

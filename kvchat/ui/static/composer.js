@@ -35,6 +35,7 @@
     area.style.height = `${Math.min(area.scrollHeight, most)}px`;
   };
   const busy = () => Boolean(K.notes.live);
+  K.offline = () => ({ message: K.say("ui.offline"), remedy: K.say("ui.offline.remedy"), offline: true });
 
   K.draw.composer = (root) => {
     box = K.el("textarea", { id: "kv-input", rows: "1", placeholder: K.say("ui.ask"), "aria-label": K.say("ui.ask"), enterkeyhint: "send" });
@@ -43,12 +44,17 @@
     const form = K.el("form", { class: "kv-composer" },
       K.button("ui.attach", "clip", () => K.chooseFiles(), { class: "kv-ghost kv-attach" }), box, send, stop);
     const problem = K.el("div", { class: "kv-card", role: "alert", hidden: true });
-    root.append(K.welcome(), problem, K.attachments(), form, meter());
+    const hint = K.el("p", { class: "kv-hint kv-wait", role: "status", hidden: true });
+    root.append(K.welcome(), problem, K.attachments(), hint, form, meter());
 
     const draw = () => {
-      K.show(stop, busy());
-      K.show(send, !busy());
-      if (!busy()) stop.disabled = false;
+      const stoppable = busy() && K.online; // what does not answer cannot be stopped either
+      K.show(stop, stoppable);
+      K.show(send, !stoppable);
+      if (!busy()) {
+        stop.disabled = false;
+        K.show(hint, false);
+      }
       send.disabled = !box.value.trim();
     };
     form.addEventListener("submit", (event) => {
@@ -75,6 +81,14 @@
     K.on("chat", restore);
     K.on("focus", () => box.focus());
     K.on("problem", (found) => drawProblem(problem, found));
+    K.on("hint", (code) => {
+      K.put(hint, K.say(code));
+      K.show(hint, true);
+    });
+    K.on("online", (is) => {
+      if (is && problem.dataset.offline) drawProblem(problem, null);
+      draw();
+    });
     K.on("notes", (notes) => {
       arrived();
       drawProblem(problem, notes.problem);
@@ -89,8 +103,9 @@
   let sent = null;
   const submit = async () => {
     const text = box.value.trim();
-    if (!text || busy() || sent) return;
-    if (!K.online) return K.emit("problem", offline());
+    if (!text || sent) return;
+    if (!K.online) return K.emit("problem", K.offline());
+    if (busy()) return K.emit("hint", "ui.wait");
     sent = { text };
     box.value = "";
     keep();
@@ -101,11 +116,10 @@
     sent = { text, lost: setTimeout(giveBack, 8000) };
     K.ask(text);
   };
-  const offline = () => ({ message: K.say("ui.offline"), remedy: K.say("ui.offline.remedy") });
   const giveBack = () => {
     const { text } = sent;
     sent = null;
-    K.emit("problem", { ...offline(), unsent: text });
+    K.emit("problem", { ...K.offline(), unsent: text });
   };
   const arrived = () => {
     if (!sent?.lost) return; // it has not left yet
@@ -127,6 +141,7 @@
   };
   const drawProblem = (card, problem) => {
     K.show(card, Boolean(problem));
+    card.dataset.offline = problem?.offline ? "true" : "";
     if (!problem) return;
     card.replaceChildren(K.icon("note"), K.el("div", {}, K.el("strong", { text: problem.message }), K.el("span", { text: problem.remedy })),
       K.button("ui.close", "close", () => K.show(card, false), { class: "kv-tool" }));

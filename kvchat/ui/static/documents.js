@@ -28,14 +28,21 @@
     const matched = cite.support === "matched";
     const name = K.el("span", { class: "kv-cite-name", text: cite.name });
     const title = [cite.name, wholeName(cite), K.say(matched ? "ui.cite.matched" : "ui.cite.given"), cite.text].filter(Boolean).join("\n");
-    return K.el("button", { type: "button", class: `kv-cite${matched ? " kv-matched" : ""}`, title, on: { click: () => K.openPage(cite.document, cite.page) } },
+    return K.el("button", { type: "button", class: `kv-cite${matched ? " kv-matched" : ""}`, title, on: { click: () => K.openPage(cite.document, cite.page, cite) } },
       name, K.el("span", { text: wholeName(cite) }), matched ? K.icon("check") : null);
   };
-  K.openPage = (document, page) => {
-    shown = { document, page };
+  // `cite`: the citation that led here; without one, the best of the page.
+  K.openPage = (document, page, cite = null) => {
+    shown = { document, page, cite: cite ?? citesOf(document, page)[0] ?? null };
     K.panel.open("documents");
     draw();
     parts.view.scrollIntoView({ block: "start" });
+  };
+
+  const citesOf = (document, page) => {
+    const all = K.notes.turns.flatMap((note) => note.citations ?? []);
+    const here = all.filter((cite) => cite.document === document && (page === undefined || cite.page === page));
+    return [...here.filter((cite) => cite.support === "matched"), ...here.filter((cite) => cite.support !== "matched")];
   };
 
   K.panel.fill.documents = (body) => {
@@ -46,7 +53,8 @@
   const draw = () => {
     if (!parts) return;
     if (shown && documents.length && !documents.some((one) => one.document === shown.document)) shown = null;
-    parts.list.replaceChildren(...(documents.length ? documents.map(row) : [K.el("p", { class: "kv-hint", text: K.say("ui.documents.none") }), K.el("button", { type: "button", class: "kv-plain", text: K.say("ui.attach"), on: { click: K.chooseFiles } })]));
+    const sorted = [...documents.filter((one) => !one.problem), ...documents.filter((one) => one.problem)];
+    parts.list.replaceChildren(...(sorted.length ? sorted.map(row) : [K.el("p", { class: "kv-hint", text: K.say("ui.documents.none") }), K.el("button", { type: "button", class: "kv-plain", text: K.say("ui.attach"), on: { click: K.chooseFiles } })]));
     drawPage();
   };
   const about = (one) => {
@@ -60,7 +68,7 @@
       K.el("div", { class: "kv-doc-head" }, K.icon("file"),
         K.el("div", { class: "kv-doc-words" },
           K.el("strong", { text: one.name, title: one.name }),
-          one.problem ? null : K.el("span", { class: "kv-muted", text: about(one) }),
+          one.problem ? K.el("span", { class: "kv-unread", text: K.say("ui.broken") }) : K.el("span", { class: "kv-muted", text: about(one) }),
           one.mode && !one.problem ? K.el("span", { class: "kv-muted", text: K.say(`ui.mode.${one.mode}`) }) : null),
         K.button("ui.document.remove", "close", async () => {
           await K.call("remove_document", { chat: K.chat, document: one.document });
@@ -77,13 +85,13 @@
     fill.style.width = `${((one.pages_done / one.num_pages) * 100).toFixed(1)}%`;
     return K.el("span", { class: "kv-progress" }, fill);
   };
-  // Chips for the pages that replies cite, and the first few; the rest through the arrows of the view.
+  // Chips for the pages that replies cite, those first that a reply matches, then the first few; the
+  // rest through the arrows of the view.
   const pages = (one) => {
-    const cited = new Map();
-    for (const note of K.notes.turns) for (const cite of note.citations ?? []) if (cite.document === one.document) cited.set(cite.page, cited.get(cite.page) || cite.support === "matched");
+    const cited = new Set(citesOf(one.document).map((cite) => cite.page));
     const here = shown?.document === one.document ? shown.page : null;
-    const wanted = new Set([...cited.keys(), here, ...Array.from({ length: Math.min(5, one.num_pages) }, (_, n) => n + 1)]);
-    const list = [...wanted].filter((page) => page && page <= one.num_pages).sort((a, b) => a - b).slice(0, 40);
+    const wanted = new Set([...cited, here, ...Array.from({ length: Math.min(5, one.num_pages) }, (_, n) => n + 1)]);
+    const list = [...wanted].filter((page) => page && page <= one.num_pages).slice(0, 40);
     return K.el("div", { class: "kv-page-chips" }, ...list.map((page) =>
       K.el("button", { type: "button", class: `kv-page-chip${page === here ? " kv-here" : ""}${cited.has(page) ? " kv-cited" : ""}`, "aria-pressed": String(page === here), text: K.say("ui.page", { page }), on: { click: () => K.openPage(one.document, page) } })));
   };
@@ -94,17 +102,29 @@
     const last = one?.num_pages ?? shown.page;
     const go = (step) => K.openPage(shown.document, Math.min(last, Math.max(1, shown.page + step)));
     const name = K.say("ui.page.of", { page: shown.page, of: last });
-    const key = `${shown.document}/${shown.page}/${last}`;
+    const cite = shown.cite;
+    const key = `${shown.document}/${shown.page}/${last}/${cite?.text ?? ""}/${cite?.support ?? ""}`;
     if (parts.view.kvKey === key) return;
     parts.view.kvKey = key;
     const failed = K.el("p", { class: "kv-hint", text: K.say("ui.page.failed"), hidden: true });
-    const picture = K.el("img", { class: "kv-page", alt: `${one?.name ?? ""} ${name}`, src: `/doc/${encodeURIComponent(shown.document)}/${shown.page}.png`, on: { error: () => { picture.hidden = true; failed.hidden = false; } } });
+    const about = { alt: `${one?.name ?? ""} ${name}`, src: `/doc/${encodeURIComponent(shown.document)}/${shown.page}.png` };
+    const picture = K.el("img", { class: "kv-page", ...about, on: { error: () => { enlarge.hidden = true; failed.hidden = false; } } });
+    const enlarge = K.el("button", { type: "button", class: "kv-enlarge", title: K.say("ui.page.enlarge"), "aria-label": K.say("ui.page.enlarge"), on: { click: () => full(about) } }, picture);
+    const passage = cite?.text ? K.el("figure", { class: "kv-passage" }, K.el("figcaption", { class: "kv-muted", text: K.say(cite.support === "matched" ? "ui.passage" : "ui.passage.given") }), K.el("blockquote", { text: cite.text })) : null;
     parts.view.replaceChildren(
       K.el("div", { class: "kv-page-bar" },
         K.button("ui.page.before", "left", () => go(-1), { class: "kv-tool", disabled: shown.page <= 1 }),
         K.el("span", { text: name }),
         K.button("ui.page.after", "right", () => go(1), { class: "kv-tool", disabled: shown.page >= last })),
-      failed, picture);
+      ...[passage, failed, enlarge].filter(Boolean));
+  };
+  // The page over the whole window, as large as its picture is; a click or Esc puts it away.
+  const full = (about) => {
+    const dialog = K.el("dialog", { class: "kv-dialog kv-full", "aria-label": about.alt }, K.el("img", about));
+    dialog.addEventListener("click", () => dialog.close());
+    dialog.addEventListener("close", () => dialog.remove());
+    document.body.append(dialog);
+    dialog.showModal();
   };
   K.on("documents", (list) => {
     const grew = list.length > documents.length;

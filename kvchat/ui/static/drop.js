@@ -15,7 +15,6 @@
   // One file after another; a question that is sent meanwhile waits, for they belong to it.
   K.uploaded = Promise.resolve();
   K.addFiles = (files) => {
-    failures = [];
     uploading.push(...files.map((file) => file.name));
     K.emit("documents", documents);
     K.uploaded = files.reduce((before, file) => before.then(() => add(file)), K.uploaded);
@@ -57,6 +56,11 @@
     seen = now;
     K.refreshDocuments();
   });
+  let asking = false;
+  K.on("notes", (notes) => {
+    if (Boolean(notes.live) !== asking) K.refreshDocuments();
+    asking = Boolean(notes.live);
+  });
   K.on("ledger", () => K.refreshDocuments()); // how a document is read is decided with a question
   K.on("chat", () => {
     failures = [];
@@ -69,30 +73,54 @@
   K.attachments = () => {
     const strip = K.el("div", { class: "kv-strip", "aria-live": "polite", hidden: true });
     const draw = () => {
-      const reading = documents.filter((one) => !one.problem && one.pages_done < one.num_pages);
-      const broken = [...documents.filter((one) => one.problem).map((one) => ({ ...one.problem, ...one })), ...failures];
+      // how a document is read is decided with a question: until then it goes with the next one
+      const pending = documents.filter((one) => !one.problem && (one.mode === null || one.pages_done < one.num_pages));
+      const broken = newestFirst([...failures, ...documents.filter((one) => one.problem).map((one) => ({ ...one.problem, ...one }))]);
+      if (broken.length < 2) all = false;
+      const shown = all ? broken : broken.slice(0, 1); // the newest; the others are told of
+      const chips = [...uploading.map((name) => chip(name, K.say("ui.uploading"), null)), ...pending.map(pendingChip)];
       const rows = [
-        ...uploading.map((name) => chip(name, K.say("ui.uploading"), null)),
-        ...reading.map((one) => chip(one.name, K.say("ui.reading", { done: one.pages_done, of: one.num_pages }), one.pages_done / Math.max(1, one.num_pages))),
-        ...broken.map((one) => K.el("div", { class: "kv-broken" }, K.icon("note"),
+        ...shown.map((one) => K.el("div", { class: "kv-broken" }, K.icon("note"),
           K.el("div", {}, K.el("strong", { text: one.name }), K.el("span", { text: ` ${one.message} ${one.remedy}` })),
           K.button("ui.close", "close", () => forget(one), { class: "kv-tool" }))),
-      ];
+        broken.length > shown.length
+          ? K.el("button", { type: "button", class: "kv-link kv-broken-more", text: K.say("ui.broken.more", { files: broken.length - shown.length }), on: { click: () => { all = true; draw(); } } })
+          : null,
+        chips.length ? K.el("div", { class: "kv-pending" }, ...chips) : null,
+      ].filter(Boolean);
       strip.replaceChildren(...rows);
       K.show(strip, rows.length > 0);
     };
     K.on("documents", draw);
     return strip;
   };
+  // Files fail at once or only when they are read: in the order in which it was seen here.
+  const seenAt = new Map();
+  const newestFirst = (list) => {
+    const key = (one) => one.document ?? one;
+    for (const one of list) if (!seenAt.has(key(one))) seenAt.set(key(one), seenAt.size);
+    return list.sort((a, b) => seenAt.get(key(b)) - seenAt.get(key(a)));
+  };
+  let all = false; // whether older notices are shown as well
+  const pendingChip = (one) => {
+    const done = one.pages_done >= one.num_pages;
+    const words = done ? K.say("ui.pages", { pages: one.num_pages }) : K.say("ui.reading", { done: one.pages_done, of: one.num_pages });
+    const made = chip(one.name, words, done ? undefined : one.pages_done / Math.max(1, one.num_pages));
+    made.append(K.button("ui.document.remove", "close", () => forget(one), { class: "kv-tool" }));
+    return made;
+  };
   const forget = async (one) => {
     failures = failures.filter((other) => other !== one);
+    K.emit("documents", documents);
     if (one.document) await K.call("remove_document", { chat: K.chat, document: one.document });
     await K.refreshDocuments();
   };
+  // `share`: how much of it is read; null where nobody knows, none where all of it is
   const chip = (name, words, share) => {
     const fill = K.el("i", { class: share === null ? "kv-unknown" : null });
-    if (share !== null) fill.style.width = `${(share * 100).toFixed(1)}%`;
-    return K.el("div", { class: "kv-reading" }, K.icon("file"), K.el("span", { class: "kv-reading-name", text: name, title: name }), K.el("span", { class: "kv-muted", text: words }), K.el("span", { class: "kv-progress" }, fill));
+    if (share) fill.style.width = `${(share * 100).toFixed(1)}%`;
+    return K.el("div", { class: "kv-reading" }, K.icon("file"), K.el("span", { class: "kv-reading-name", text: name, title: name }), K.el("span", { class: "kv-muted", text: words }),
+      share === undefined ? null : K.el("span", { class: "kv-progress" }, fill));
   };
 
   // Dropping anywhere in the window

@@ -5,9 +5,12 @@
 
   const text = (field, id, changed) => {
     const long = field.kind === "text" && String(field.value).length > 20;
-    const box = long ? K.el("textarea", { id, class: "kv-input", rows: "2", "aria-describedby": `${id}-help` }) : input(field, id, { type: "text", placeholder: field.optional ? "auto" : null });
+    const box = long ? K.el("textarea", { id, class: "kv-input", rows: "2", "aria-describedby": `${id}-help` }) : input(field, id, { type: "text", placeholder: field.optional ? K.say("ui.auto") : null });
     box.addEventListener("input", changed);
-    return { element: box, read: () => box.value, write: (value) => (box.value = value) };
+    if (!field.optional) return { element: box, read: () => box.value, write: (value) => (box.value = value) };
+    // `auto` is what files and flags call it; here an empty field is automatic, and says so
+    const read = () => (["", "auto", K.say("ui.auto").toLowerCase()].includes(box.value.trim().toLowerCase()) ? "auto" : box.value);
+    return { element: box, read, write: (value) => (box.value = value === "auto" ? "" : value) };
   };
   const number = (field, id, changed) => {
     if (field.optional) return text(field, id, changed);

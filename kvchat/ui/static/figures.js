@@ -30,6 +30,7 @@
     return parts.filter(Boolean).join(" · ");
   };
   const progressOf = () => {
+    if (!K.online) return "";
     const { status, done_tokens: done, tokens } = K.notes.live;
     if (status === "prefill" && tokens) return K.say("ui.live.prefill.tokens", { done, of: tokens });
     const rate = status === "decode" && pace.rate ? K.say("ui.figures.rate", { rate: K.number(pace.rate, 1) }) : "";
@@ -55,6 +56,7 @@
     const first = pace.points[0];
     if (now - first.at > 500) pace.rate = (tokens - first.tokens) / ((now - first.at) / 1000);
   };
+  K.on("online", () => K.drawFigures());
   K.on("frame", (frame) => {
     measure(frame);
     K.drawFigures();

@@ -22,7 +22,8 @@
     else dialog.showModal();
   };
   const escape = () => {
-    if (dialog?.open) return; // it closes itself
+    if (document.querySelector("dialog[open]")) return; // it closes itself
+    if (K.endEdit()) return;
     if (K.notes.live) K.stop();
     else if (document.body.classList.contains("kv-side-open")) document.body.classList.remove("kv-side-open");
     else if (K.panel.isOpen() && matchMedia("(max-width: 1099px)").matches) K.panel.close();

@@ -14,8 +14,12 @@
   const what = (entry) => K.say(K.has(`ledger.${entry.code}`) ? `ledger.${entry.code}` : "ui.ledger.unnamed", { code: entry.code, ...facts(entry) });
   const why = (entry) => (entry.reason && K.has(`reason.${entry.reason}`) ? K.say(`reason.${entry.reason}`, facts(entry)) : "");
   // at_s is the time of day where it is one (seconds since 1970), else only an order
-  const when = (entry) =>
-    entry.at_s > 1e9 ? new Date(entry.at_s * 1000).toLocaleTimeString(K.lang, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false }) : "";
+  const when = (entry) => {
+    if (!(entry.at_s > 1e9)) return "";
+    const at = new Date(entry.at_s * 1000);
+    const day = at.toDateString() === new Date().toDateString() ? {} : { month: "short", day: "numeric" };
+    return at.toLocaleString(K.lang, { ...day, hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+  };
 
   K.lastAction = () => {
     const text = K.el("span", { class: "kv-last-what" });

@@ -15,10 +15,29 @@
   const take = (event) => {
     const frame = JSON.parse(event.data);
     K.frame = frame;
-    K.online = true;
-    K.emit("online", true);
+    if (!K.online) {
+      K.online = true;
+      K.emit("online", true);
+      K.act("open"); // what happened meanwhile
+    }
     K.emit("frame", frame);
-    if (frame.ledger?.length) K.emit("ledger", frame.ledger);
+    if (K.chat && frame.ledger?.length) K.emit("ledger", frame.ledger);
+  };
+  // The stream was refused, or never came about: is it the chat that is not there, or kvchat?
+  const ask = async () => {
+    const chat = K.chat;
+    if (!chat) return false;
+    try {
+      const found = await fetch(`/api/memory?chat=${encodeURIComponent(chat)}`);
+      return found.status === 404 && chat === K.chat;
+    } catch {
+      return false;
+    }
+  };
+  const lose = () => {
+    if (!K.online) return;
+    K.online = false;
+    K.emit("online", false);
   };
   const open = () => {
     close();
@@ -26,13 +45,20 @@
     const chat = K.chat ? `?chat=${encodeURIComponent(K.chat)}` : "";
     source = new EventSource(`/api/live${chat}`);
     source.onmessage = take;
-    source.onerror = () => {
-      K.online = false;
-      K.emit("online", false);
-      if (source?.readyState === EventSource.CLOSED) retry = setTimeout(open, 2000);
+    source.addEventListener("gone", () => {
+      close();
+      K.act("open"); // says so, and shows an empty page
+    });
+    source.onerror = async () => {
+      const failed = source;
+      if (failed?.readyState !== EventSource.CLOSED) return lose(); // the browser tries again
+      if (await ask()) return K.act("open");
+      lose();
+      if (failed === source) retry = setTimeout(open, 2000);
     };
   };
 
+  K.on("online", (is) => document.body.classList.toggle("kv-offline", !is));
   K.on("chat", open);
   let wasHidden = document.hidden;
   document.addEventListener("visibilitychange", () => {

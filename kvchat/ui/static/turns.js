@@ -5,6 +5,14 @@
   K.isLive = (turn) => K.notes.live?.turn === turn;
   const noteOf = (turn) => K.notes.turns.find((note) => note.turn === turn);
   const busy = () => Boolean(K.notes.live);
+  const OFFERED = {
+    length: ["ui.continue"],
+    interrupted: ["ui.continue"],
+    cancelled: [],
+    failed: ["ui.try_again"],
+    unanswered: ["ui.try_again", "ui.edit.again"],
+  };
+  const ENDS = Object.keys(OFFERED);
   const log = () => document.querySelector("#kv-chat [role=log]");
 
   const fill = (anew) => {
@@ -90,13 +98,19 @@
       tool("ui.version.after", "right", () => go(1), busy() || note.sibling >= note.num_siblings));
   };
   const ending = (note) => {
-    const end = note.finish_reason;
-    if (!["length", "cancelled", "failed"].includes(end)) return null;
-    const row = K.el("div", { class: `kv-end kv-end-${end}` }, K.icon("note"), K.el("span", { text: K.say(`ui.end.${end}`) }));
+    const end = note.answered ? note.finish_reason : note.finish_reason === "cancelled" ? "cancelled" : "unanswered";
+    if (!ENDS.includes(end)) return null;
+    const why = note.problem ? `${note.problem.message} ${note.problem.remedy}` : "";
+    const said = end === "unanswered" && why ? why : [K.say(`ui.end.${end}`), why].filter(Boolean).join(" ");
+    const row = K.el("div", { class: `kv-end kv-end-${end}` }, K.icon("note"), K.el("span", { text: said }));
     const isLast = note.turn === K.notes.turns.at(-1)?.turn;
-    if (!isLast || busy() || end === "cancelled") return row;
-    const [code, press] = end === "failed" ? ["ui.try_again", () => K.act("regenerate", { turn: note.turn })] : ["ui.continue", () => K.ask(K.say("ui.continue.words"))];
-    row.append(K.el("button", { type: "button", class: "kv-link", text: K.say(code), on: { click: press } }));
+    if (!isLast || busy()) return row;
+    const press = {
+      "ui.try_again": () => K.act("regenerate", { turn: note.turn }),
+      "ui.edit.again": () => K.edit(note.turn),
+      "ui.continue": () => K.ask(K.say("ui.continue.words")),
+    };
+    for (const code of OFFERED[end]) row.append(K.el("button", { type: "button", class: "kv-link", text: K.say(code), on: { click: press[code] } }));
     return row;
   };
 
@@ -123,6 +137,8 @@
   watch();
   document.addEventListener("click", (event) => {
     const button = event.target.closest?.(".kv-copy");
+    const fold = event.target.closest?.(".kv-fold");
+    if (fold) fold.closest(".kv-ask").classList.toggle("kv-open");
     if (button) K.copy(button.closest(".kv-code").querySelector("code").textContent, button);
   });
 })();

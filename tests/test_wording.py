@@ -10,7 +10,7 @@ from kvchat import errors
 from kvchat.errors import RequestError, ServeError
 from kvchat.planner.measures import DropIdle, ShrinkChunk, ShrinkReply, TruncateTurns
 from kvchat.units import GIB, format_size
-from kvchat.wording import LANGUAGES, table
+from kvchat.wording import LANGUAGES, say, table, with_particle
 
 REPO = Path(__file__).resolve().parent.parent
 SOURCES = {path: path.read_text(encoding="utf-8") for path in (REPO / "kvchat").rglob("*.py")}
@@ -65,3 +65,59 @@ def test_counts_have_separators_and_ports_have_none() -> None:
     assert ServeError("port_range", port=99999).message() == "99999 is not a port."
     ports = [code for code, one in table().items() if re.search(r"\{(port|asked)\}", one["en"])]
     assert ports == []
+
+
+@pytest.mark.parametrize(
+    ("text", "subject", "topic", "object_", "towards"),
+    [
+        ("문서", "가", "는", "를", "로"),
+        ("설정", "이", "은", "을", "으로"),
+        ("파일", "이", "은", "을", "로"),
+        ("590 MiB", "가", "는", "를", "로"),  # mebibyte
+        ("1.50 GiB", "가", "는", "를", "로"),
+        ("512 B", "가", "는", "를", "로"),
+        ("93%", "가", "는", "를", "로"),
+        ("fp/fp", "가", "는", "를", "로"),
+        ("int8", "이", "은", "을", "로"),  # pal
+        ("fp16", "이", "은", "을", "으로"),
+        ("int4", "가", "는", "를", "로"),
+        ("8,192", "가", "는", "를", "로"),
+        ("1,000", "이", "은", "을", "으로"),  # cheon
+        ("50", "이", "은", "을", "으로"),
+        ("2,000,000,000,000", "가", "는", "를", "로"),  # jo
+        ("0", "이", "은", "을", "으로"),
+        ("0.7", "이", "은", "을", "로"),
+        ("'top_k'", "가", "는", "를", "로"),
+        ("model", "이", "은", "을", "로"),
+        ("/data/kvchat/", "가", "는", "를", "로"),
+        ("config.json", "이", "은", "을", "으로"),
+        ("보고서 (최종)", "이", "은", "을", "으로"),
+        ("漢", "이(가)", "은(는)", "을(를)", "(으)로"),
+        ("", "이(가)", "은(는)", "을(를)", "(으)로"),
+    ],
+)
+def test_particles_fit_the_last_sound(
+    text: str, subject: str, topic: str, object_: str, towards: str
+) -> None:
+    both = ("이(가)", "은(는)", "을(를)", "(으)로")
+    assert [with_particle(text, one) for one in both] == [subject, topic, object_, towards]
+
+
+def test_sentences_choose_their_particles_and_leave_facts_alone() -> None:
+    facts = {"tokens": 50020, "needed": "590 MiB", "allowed": "64 MiB", "capacity": 1024}
+    assert "590 MiB가 필요한데" in say("error.prompt_over_memory", "ko", **facts)
+    assert "int8로 둘 때" in say("plan.text", "ko", tokens=1, chunk=2, format="int8")
+    assert say("error.document_empty", "ko", name="을(를){}.pdf").startswith("'을(를){}.pdf'는 ")
+    assert "'cat'라는 설정은" in say("error.setting_unknown", "ko", name="cat", known="")
+    assert "99999는 " in say("error.port_range", "ko", port=99999)
+
+
+def test_every_particle_after_a_fact_is_one_to_be_chosen() -> None:
+    single = re.compile(
+        r"\{[^}]*\}['’”]?(?:은|는|이|가|을|를|과|와|으로|로|이라는|라는|이며|며)(?![가-힣(])"
+    )
+    both = re.compile(r"은\(는\)|이\(가\)|을\(를\)|와\(과\)|\(으\)로|\(이\)")
+    korean = {code: one["ko"] for code, one in table().items()}
+    assert {code for code, sentence in korean.items() if single.search(sentence)} == set()
+    drawn = ("ui.", "ledger.", "reason.", "notice.", "document.")  # filled in by scripts
+    assert {c for c, one in korean.items() if c.startswith(drawn) and both.search(one)} == set()

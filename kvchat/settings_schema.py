@@ -42,6 +42,8 @@ def _entry(default: object, **about: Any) -> Any:
     return field(default=default, metadata={"entry": Entry(**about)})
 
 
+# Keys and values of the KV cache, the most exact first; one name stands for both.
+FORMAT_PAIRS = ("fp", "int8", "int6", "int8/int4", "int6/int4", "int5/int4", "int4", "int2", "fp8")
 RUNGS = ("drop_idle", "shrink_chunk", "truncate_turns")
 
 
@@ -88,6 +90,43 @@ class Settings:
         help=(
             "Tokens read at a time. Smaller needs less memory while reading, and reads slower.",
             "한 번에 읽는 토큰 수입니다. 작을수록 읽는 동안 메모리를 덜 쓰고 느려집니다.",
+        ),
+    )
+    seal_format: str = _entry(
+        "fp",
+        kind="choice",
+        group="memory",
+        choices=FORMAT_PAIRS,
+        label=("KV format", "KV 형식"),
+        help=(
+            "How keys/values of older tokens are stored. fp: as computed. Fewer bits hold longer "
+            "texts at some cost in quality; the newest tokens always stay as computed.",
+            "오래된 토큰의 키/값을 저장하는 형식입니다. fp는 계산한 그대로입니다. 비트가 적을수록 "
+            "더 긴 글이 들어가지만 품질이 조금 떨어집니다. 최근 토큰은 항상 그대로 둡니다.",
+        ),
+    )
+    floor_format: str = _entry(
+        "int6/int4",
+        kind="choice",
+        group="memory",
+        choices=FORMAT_PAIRS,
+        label=("Lowest KV format", "최저 KV 형식"),
+        help=(
+            "Stored text in fewer bits than this is read again instead of reused.",
+            "이보다 적은 비트로 저장된 내용은 재사용하지 않고 다시 읽습니다.",
+        ),
+    )
+    sink_tokens: int = _entry(
+        64,
+        kind="int",
+        group="memory",
+        unit="tokens",
+        least=0,
+        most=4096,
+        label=("First tokens kept", "처음 토큰 유지"),
+        help=(
+            "The first tokens of a text stay as computed: much attention rests on them.",
+            "글의 처음 토큰은 계산한 그대로 둡니다. 주의가 많이 몰리는 자리입니다.",
         ),
     )
     ladder: tuple[str, ...] = _entry(

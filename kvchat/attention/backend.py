@@ -10,21 +10,20 @@ from typing import Protocol
 
 from torch import Tensor
 
+from kvchat.kvcache.blocks import Shape
+from kvchat.kvcache.sequence import BlockList
+
 
 @dataclass(frozen=True, slots=True)
 class Lying:
     """Where a group's KV lies, in bytes, for a kernel that reads it there.
 
-    addresses: int64 [n] on the device, of the visible sealed blocks, the oldest first. Layer l and
-    head h of a block begin `l * layer_bytes + h * head_bytes` further on: keys, then values.
-    `skip`: leading tokens of the first block that a sliding window has left. hot_keys, hot_values:
-    addresses of the newest `num_hot` tokens, the new ones included, of the first layer and head.
+    Of a block, layer l and head h begin `l * layer_bytes + h * head_bytes` further on: keys, then
+    values; the two distances are those of the pair of formats. hot_keys, hot_values: addresses of
+    the newest `num_hot` tokens, the new ones included, of the first layer and head.
     """
 
-    addresses: Tensor
-    skip: int
-    layer_bytes: int
-    head_bytes: int
+    lists: list[tuple[BlockList, Shape]]
     hot_keys: int
     hot_values: int
     hot_layer_bytes: int
@@ -52,6 +51,9 @@ class LayerKV(Protocol):
 
     @property
     def num_kv_heads(self) -> int: ...
+
+    @property
+    def value_dim(self) -> int: ...
 
     def lying(self) -> Lying: ...
 

@@ -9,16 +9,17 @@ from torch import Tensor
 
 from kvchat.arch.spec import LayerSpec, ModelSpec
 from kvchat.attention import cpu, flash, reference
-from kvchat.attention.backend import Attend, Scoring
+from kvchat.attention.backend import Attend, LayerKV, Scoring
 
 
-def choose(device: torch.device, query: Tensor, value_dim: int, scoring: Scoring) -> Attend:
+def choose(query: Tensor, kv: LayerKV, scoring: Scoring) -> Attend:
     """The fastest backend that can do it."""
-    if device.type == "cpu" and cpu.supports(query, value_dim):
+    on_cpu = query.device.type == "cpu"
+    if on_cpu and cpu.supports(query, kv):
         return cpu.attend
-    if not scoring.is_plain or query.shape[-1] != value_dim:
+    if not scoring.is_plain or query.shape[-1] != kv.value_dim:
         return reference.attend
-    return flash.attend_cpu if device.type == "cpu" else flash.attend_sdpa
+    return flash.attend_cpu if on_cpu else flash.attend_sdpa
 
 
 def describe(spec: ModelSpec, device: torch.device) -> list[dict[str, object]]:

@@ -12,7 +12,8 @@ from math import gcd
 import torch
 from torch import Tensor
 
-from kvchat.attention.backend import LayerKV, Scoring
+from kvchat.attention.backend import LayerKV, Lying, Scoring
+from kvchat.kvcache.quantize import rotation_parts
 
 # From here on a second thread saves more than waking it costs.
 PARALLEL_TOKENS = 1024
@@ -25,10 +26,13 @@ def is_installed() -> bool:
     return find_spec("numba") is not None
 
 
-def supports(query: Tensor, value_dim: int) -> bool:
-    """One new token, sizes that fill whole vectors; any scoring."""
-    one = query.shape[2] == 1 and query.dtype in _DTYPES
-    return one and not query.shape[3] % _LANES and not value_dim % _LANES and is_installed()
+def supports(query: Tensor, kv: LayerKV) -> bool:
+    """One new token, sizes that fill whole vectors, codes of whole numbers; any scoring."""
+    if query.shape[2] != 1 or query.dtype not in _DTYPES or not is_installed():
+        return False
+    lying = kv.lying()
+    names = {fmt.name for one, _ in lying.lists for fmt in (one.pair.key, one.pair.value)}
+    return "fp8" not in names and not query.shape[3] % _LANES and not lying.value_dim % _LANES
 
 
 def attend(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
@@ -44,32 +48,39 @@ def attend(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
     wide = query.float().contiguous()
     sinks = None if scoring.sinks is None else scoring.sinks.float().contiguous()
     out = torch.empty(1, 1, heads, value_dim, dtype=torch.float32)
-    arguments = array(
-        "q",
-        (
-            wide.data_ptr(),
-            out.data_ptr(),
-            scratch.data_ptr(),
-            0 if sinks is None else sinks.data_ptr(),
-            kv_heads,
-            shares,
-            kernel.two_floats(scoring.scale, scoring.softcap or 0.0),
-            lying.addresses.data_ptr(),
-            lying.addresses.shape[0],
-            layer * lying.layer_bytes,
-            lying.head_bytes,
-            lying.skip,
-            lying.hot_keys + layer * lying.hot_layer_bytes,
-            lying.hot_values + layer * lying.hot_layer_bytes,
-            lying.hot_head_bytes,
-            lying.num_hot,
-            1,
-        ),
+    common = (
+        wide.data_ptr(),
+        out.data_ptr(),
+        scratch.data_ptr(),
+        0 if sinks is None else sinks.data_ptr(),
+        kv_heads,
+        shares,
+        kernel.two_floats(scoring.scale, scoring.softcap or 0.0),
     )
-    at, _ = arguments.buffer_info()
-    kind = _DTYPES[query.dtype]
-    one = kernel.passes(kind, kind, kind, key_dim, value_dim, ratio, (key_dim,))
     run = kernel.run if threads == 1 else kernel.run_parallel
-    run(one.address, at, kv_heads * shares)
-    kernel.join(at, ratio, key_dim, value_dim, (value_dim,))
+    dtype, parts = _DTYPES[query.dtype], rotation_parts(key_dim)
+    last = len(lying.lists) - 1
+    for number, (one, shape) in enumerate(lying.lists):
+        blocks = (
+            one.addresses.data_ptr(),
+            one.addresses.shape[0],
+            layer * shape.layer_bytes,
+            shape.head_bytes,
+            one.skip,
+        )
+        arguments = array(
+            "q", (*common, *blocks, *_hot(lying, layer, number == last), int(number == 0))
+        )
+        at, _ = arguments.buffer_info()
+        key, value = (dtype if f.bits is None else f.name for f in (one.pair.key, one.pair.value))
+        one_pass = kernel.passes(key, value, dtype, key_dim, value_dim, ratio, parts)
+        run(one_pass.address, at, kv_heads * shares)
+    kernel.join(at, ratio, key_dim, value_dim, rotation_parts(value_dim))
     return out.to(query.dtype)
+
+
+def _hot(lying: Lying, layer: int, is_last: bool) -> tuple[int, int, int, int]:
+    """The hot window as the last pass reads it; no tokens for the others."""
+    at = layer * lying.hot_layer_bytes
+    num_hot = lying.num_hot if is_last else 0
+    return lying.hot_keys + at, lying.hot_values + at, lying.hot_head_bytes, num_hot

@@ -21,11 +21,12 @@ from kvchat.attention.backend import Lying, Scoring
 from kvchat.attention.choose import choose
 from kvchat.attention.flash import attend_joined
 from kvchat.errors import ModelError
-from kvchat.kvcache.blocks import Run
+from kvchat.kvcache.blocks import Run, shape_of
 from kvchat.kvcache.sequence import Sequence
-from kvchat.memory.footprint import BLOCK_TOKENS
+from kvchat.memory.formats import BLOCK_TOKENS
 
 NAME = "kvchat"
+READ_BLOCKS = 16  # dequantised at a time, so that what this takes stays small
 _KEY = "kvchat_kv"
 
 
@@ -72,7 +73,7 @@ def _attention(
         return attend_joined(query, key[0], value[0], scoring, sliding_window), None
     if kv.window != sliding_window and sliding_window is not None:
         raise ModelError("model_window_differs", expected=kv.window, found=sliding_window)
-    attend = choose(query.device, query, value.shape[-1], scoring)
+    attend = choose(query, kv, scoring)
     return attend(query, kv, scoring), None
 
 
@@ -125,21 +126,19 @@ class Forward:
         if found is None:
             sequence = self.sequence
             geometry, hot = sequence.pool.geometries[group], sequence.hot[group]
-            addresses, skip = sequence.addresses(group)
+            lists = [(one, shape_of(geometry, one.pair)) for one in sequence.lists(group)]
             seen = sequence.num_hot - self.num_hot[group]
             keys, values = sequence.hot_addresses(group, seen)
             num_hot = self.num_hot[group] + sequence.num_new
+            num_sealed = sum(len(one.addresses) * BLOCK_TOKENS - one.skip for one, _ in lists)
             found = self._lying[group] = Lying(
-                addresses=addresses,
-                skip=skip,
-                layer_bytes=geometry.num_kv_heads * geometry.head_bytes(BLOCK_TOKENS),
-                head_bytes=geometry.head_bytes(BLOCK_TOKENS),
+                lists=lists,
                 hot_keys=keys,
                 hot_values=values,
                 hot_layer_bytes=geometry.num_kv_heads * geometry.head_bytes(hot.num_tokens),
                 hot_head_bytes=geometry.head_bytes(hot.num_tokens),
                 num_hot=num_hot,
-                num_tokens=addresses.shape[0] * BLOCK_TOKENS - skip + num_hot,
+                num_tokens=num_sealed + num_hot,
                 value_dim=geometry.value_dim,
             )
         return found
@@ -180,6 +179,7 @@ class PagedLayer(CacheLayerMixin):
         geometry = forward.sequence.pool.geometries[group]
         self.window = geometry.window
         self.num_kv_heads = geometry.num_kv_heads
+        self.value_dim = geometry.value_dim
         self.is_sliding = self.window is not None
         self.is_initialized = True
 
@@ -209,21 +209,24 @@ class PagedLayer(CacheLayerMixin):
 
     def gathered(self) -> tuple[Tensor, Tensor]:
         forward, layer = self.forward, self.layer
-        runs = [(run.keys[layer], run.values[layer]) for run in forward.runs[self.group]]
+        _, skip = forward.sequence.first_seen(self.group)
+        runs = forward.runs[self.group]
         num_hot = forward.num_hot[self.group]
-        total = sum(keys.shape[0] * keys.shape[2] for keys, _ in runs) + num_hot
-        to_keys, to_values = forward.workspace(self.group, total)
+        num_sealed = sum(run.num_blocks for run in runs) * BLOCK_TOKENS
+        to_keys, to_values = forward.workspace(self.group, num_sealed + num_hot)
         done = 0
-        for keys, values in runs:
-            num, _, width, _ = keys.shape
-            after = done + num * width
-            to_keys[:, done:after].unflatten(1, (num, width)).copy_(keys.transpose(0, 1))
-            to_values[:, done:after].unflatten(1, (num, width)).copy_(values.transpose(0, 1))
-            done = after
+        for run in runs:
+            for start in range(0, run.num_blocks, READ_BLOCKS):
+                found = run.read(layer, start, start + READ_BLOCKS)
+                num_blocks = found[0].shape[0]
+                after = done + num_blocks * BLOCK_TOKENS
+                for to, part in zip((to_keys, to_values), found, strict=True):
+                    to[:, done:after].unflatten(1, (num_blocks, -1)).copy_(part.transpose(0, 1))
+                done = after
         hot_keys, hot_values = forward.hot[self.group]
         to_keys[:, done:] = hot_keys[layer][:, :num_hot]
         to_values[:, done:] = hot_values[layer][:, :num_hot]
-        return to_keys, to_values
+        return to_keys[:, skip:], to_values[:, skip:]
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """The pool allocates before the forward; nothing is left to do."""

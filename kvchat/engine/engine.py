@@ -36,7 +36,7 @@ from kvchat.engine.sampling import Sampler
 from kvchat.errors import KVChatError, OutOfMemory
 from kvchat.kvcache.blocks import geometries
 from kvchat.kvcache.chats import ChatBlocks
-from kvchat.kvcache.frame import FORMAT, Measured, held_bytes, make_frame
+from kvchat.kvcache.frame import Measured, held_bytes, make_frame
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.spans import Span
 from kvchat.memory.footprint import BLOCK_TOKENS
@@ -82,7 +82,6 @@ class Engine:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.loaded = loaded
-        self.limits = limits
         self._probe = probe
         self._clock = clock
         found = geometries(loaded.spec, loaded.dtype)
@@ -96,6 +95,7 @@ class Engine:
             loaded.weight_bytes,
             loaded.device.type,
         )
+        self.limits = limits
         self._open: Text | None = None
         self._spans: tuple[Span, ...] = ()
         self._chat = ""
@@ -103,6 +103,17 @@ class Engine:
         self.latest = self.snapshot()
         self._framed_s = -1.0
         self._capacity: tuple[int, int, int] = (-1, 0, 0)
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        """From the next text on: what is stored stays as it is."""
+        self._limits = limits
+        self.pool.storing = limits.storing
+        self.costs = replace(self.costs, storing=limits.storing)
 
     # --- what is measured -------------------------------------------------------------------------
 
@@ -269,7 +280,7 @@ class Engine:
         return (yield from guarded(draw, self._rungs(reply, 0), self.loaded.device))
 
     def _next_logits(self, reply: _Reply, text: Text, token: int) -> Generator[Event, None, Tensor]:
-        if text.sequence.num_hot + 1 >= BLOCK_TOKENS:
+        if text.sequence.num_hot + 1 >= self.pool.storing.hot_tokens + BLOCK_TOKENS:
             yield from self._make_room(reply, text, text.num_cached + 1, 1)
 
         def step() -> Tensor:
@@ -294,17 +305,10 @@ class Engine:
             yield self._take(measure, "no_room")
 
     def _missing_bytes(self, text: Text, num_tokens: int, chunk_tokens: int) -> int:
-        """What must be allocated until the text has so many tokens: blocks for which their group
-        has no free place, and what is kept for the hot window.
+        """What must be allocated until the text has so many tokens: blocks for which there is no
+        free place, and what is kept for the hot window.
         """
-        total = self.pool.hot_reserve_bytes
-        for group, (geometry, table) in enumerate(
-            zip(self.pool.geometries, text.sequence.tables, strict=True)
-        ):
-            held = sum(block is not None for block in table)
-            needed = geometry.blocks_held(num_tokens, chunk_tokens) - held
-            total += max(0, needed - self.pool.num_free_blocks(group)) * geometry.block_bytes
-        return total
+        return self.pool.hot_reserve_bytes + text.sequence.bytes_to_come(num_tokens, chunk_tokens)
 
     def _set_limit(self, reply: _Reply, chunk_tokens: int) -> int:
         """Tells the pool what it may hold now beside the activations of such a step; returns
@@ -388,8 +392,8 @@ class Engine:
             prefill_s=reply.prefill_s,
             time_to_first_token_s=reply.first_token_s,
             decode_s=reply.decode_s,
-            bytes=held,
-            formats={FORMAT: held} if held else {},
+            bytes=sum(held.values()),
+            formats=held,
         )
 
     def close_text(self) -> None:

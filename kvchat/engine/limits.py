@@ -6,16 +6,19 @@ from dataclasses import dataclass
 import torch
 
 from kvchat.device.memory import default_headroom, probe_for
+from kvchat.kvcache.pool import AS_COMPUTED, Storing
+from kvchat.memory.formats import FormatPair
 from kvchat.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Budget and headroom in bytes, and the ladder's rungs in order."""
+    """Budget and headroom in bytes, the ladder's rungs in order, and how texts are stored."""
 
     budget: int | None
     headroom: int
     ladder: tuple[str, ...]
+    storing: Storing = AS_COMPUTED
 
 
 def limits_for(settings: Settings, device: torch.device) -> Limits:
@@ -23,4 +26,9 @@ def limits_for(settings: Settings, device: torch.device) -> Limits:
     headroom = settings.headroom
     if headroom is None:
         headroom = default_headroom(probe_for(device).read().total, platform.system())
-    return Limits(settings.memory_budget, headroom, settings.ladder)
+    storing = Storing(
+        FormatPair.parse(settings.seal_format),
+        FormatPair.parse(settings.floor_format),
+        settings.sink_tokens,
+    )
+    return Limits(settings.memory_budget, headroom, settings.ladder, storing)

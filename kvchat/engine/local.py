@@ -52,7 +52,11 @@ class LocalModel:
         """
         if self.has_library_layers:
             return self._open_whole(token_ids, prefill_chunk)
-        return self._text(Sequence.begin(self.pool, token_ids, BLOCK_TOKENS + prefill_chunk))
+        return self._text(Sequence.begin(self.pool, token_ids, self._capacity(prefill_chunk)))
+
+    def _capacity(self, prefill_chunk: int) -> int:
+        """Tokens of a hot window while so much is read at a time."""
+        return self.pool.storing.hot_tokens + BLOCK_TOKENS + prefill_chunk
 
     def _text(self, sequence: Sequence) -> Text:
         try:
@@ -66,12 +70,12 @@ class LocalModel:
         if kept is not None:
             done = kept.sequence.token_ids
             if len(done) < len(token_ids) and list(token_ids[: len(done)]) == done:
-                kept.sequence.resize_hot(BLOCK_TOKENS + prefill_chunk)
+                kept.sequence.resize_hot(self._capacity(prefill_chunk))
                 self._kept = None
                 return kept
         self.drop_kept()
         sequence = Sequence(self.pool)
-        sequence.resize_hot(BLOCK_TOKENS + prefill_chunk)
+        sequence.resize_hot(self._capacity(prefill_chunk))
         return self._text(sequence)
 
     def close(self, text: Text) -> None:

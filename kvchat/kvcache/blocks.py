@@ -2,19 +2,29 @@
 
 A block holds the keys and values of 64 tokens for all layers of one group, contiguous, so that one
 copy moves it. It is sealed: written once, then only read, shared and counted (PagedAttention's
-idea, with vLLM's chained keys). Knows no sequence and no prefix; the pool decides which block is
-used for what.
+idea, with vLLM's chained keys). It may be stored in any pair of formats: then a head's keys and
+values are bytes as kvcache/quantize.py packs them. Knows no sequence and no prefix; the pool
+decides which block is used for what.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 
 import torch
 from torch import Tensor
 
 from kvchat.arch.spec import ModelSpec
-from kvchat.memory.footprint import BLOCK_TOKENS
+from kvchat.kvcache.quantize import (
+    dequantize_keys,
+    dequantize_values,
+    quantize_keys,
+    quantize_values,
+)
+from kvchat.memory.formats import BLOCK_TOKENS, FORMATS, FormatPair, KVFormat, part_bytes
+
+FP = FormatPair(FORMATS["fp"], FORMATS["fp"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +46,51 @@ class Geometry:
 
     @property
     def block_bytes(self) -> int:
+        """Of a block as computed."""
         return BLOCK_TOKENS * self.bytes_per_token
 
     def head_bytes(self, num_tokens: int) -> int:
-        """One head's keys and values of n tokens in one layer."""
+        """One head's keys and values of n tokens in one layer, as computed."""
         return num_tokens * (self.key_dim + self.value_dim) * self.dtype.itemsize
+
+    def served(self, pair: FormatPair) -> FormatPair:
+        """The pair, with `fp` where vectors of this size cannot be stored otherwise."""
+        key = pair.key if pair.key.serves(self.key_dim) else FP.key
+        value = pair.value if pair.value.serves(self.value_dim) else FP.value
+        return FormatPair(key, value)
 
     def first_visible(self, position: int) -> int:
         """The first position that a query at `position` attends to."""
         return 0 if self.window is None else max(0, position - self.window + 1)
 
     def blocks_held(self, num_tokens: int, prefill_chunk: int) -> int:
-        """Blocks that a sequence of n tokens holds at most: all of them, or ceil((W + chunk) / 64)
-        + 1.
+        """Blocks that a sequence of n sealed tokens holds at most: all of them, or ceil((W + chunk)
+        / 64) + 1.
         """
-        needed = num_tokens // BLOCK_TOKENS
+        needed = max(0, num_tokens) // BLOCK_TOKENS
         if self.window is None:
             return needed
         return min(needed, -(-(self.window + prefill_chunk) // BLOCK_TOKENS) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Bytes of a stored block: of a head's keys, of its keys and values, of a layer, of all."""
+
+    key_bytes: int
+    head_bytes: int
+    layer_bytes: int
+    block_bytes: int
+
+
+@lru_cache(maxsize=256)
+def shape_of(geometry: Geometry, pair: FormatPair) -> Shape:
+    """layers * kv heads * (keys + values), scales included: see kvcache/quantize.py."""
+    size = geometry.dtype.itemsize
+    key = part_bytes(geometry.key_dim, pair.key, size)
+    head = key + part_bytes(geometry.value_dim, pair.value, size)
+    layer = head * geometry.num_kv_heads
+    return Shape(key, head, layer, layer * len(geometry.layers))
 
 
 def geometries(spec: ModelSpec, dtype: torch.dtype) -> tuple[Geometry, ...]:
@@ -86,99 +123,185 @@ def chain_key(previous: bytes, token_ids: Iterable[int]) -> bytes:
     return blake2b(previous + ids, digest_size=16).digest()
 
 
-class Storage:
-    """Memory for `num_units` runs of `num_tokens` tokens each, in one allocation, and views into
-    it.
+class HotWindow:
+    """Memory for the newest tokens of one sequence in one group, as computed, and views into it.
 
-    tensor: [num_units, layers, kv_heads, num_tokens * (key_dim + value_dim)]: a head's keys, then
-    its values; keys, values: [num_units, layers, kv_heads, num_tokens, dim], views of it.
+    tensor: [layers, kv_heads, num_tokens * (key_dim + value_dim)]: a head's keys, then its values;
+    keys, values: [layers, kv_heads, num_tokens, dim], views of it.
     """
 
     __slots__ = ("keys", "num_tokens", "tensor", "values")
 
-    def __init__(
-        self, geometry: Geometry, num_units: int, num_tokens: int, device: torch.device
-    ) -> None:
+    def __init__(self, geometry: Geometry, num_tokens: int, device: torch.device) -> None:
         of_keys = num_tokens * geometry.key_dim
-        of_values = num_tokens * geometry.value_dim
+        width = of_keys + num_tokens * geometry.value_dim
         self.num_tokens = num_tokens
         self.tensor = torch.empty(
-            num_units,
             len(geometry.layers),
             geometry.num_kv_heads,
-            of_keys + of_values,
+            width,
             dtype=geometry.dtype,
             device=device,
         )
-        self.keys: Tensor = self.tensor[..., :of_keys].unflatten(3, (num_tokens, geometry.key_dim))
+        self.keys: Tensor = self.tensor[..., :of_keys].unflatten(2, (num_tokens, geometry.key_dim))
         self.values: Tensor = self.tensor[..., of_keys:].unflatten(
-            3, (num_tokens, geometry.value_dim)
+            2, (num_tokens, geometry.value_dim)
         )
 
     @property
     def nbytes(self) -> int:
         return self.tensor.untyped_storage().nbytes()
 
-    def address(self, unit: int) -> int:
-        """Of the unit's first byte in the device's memory."""
-        return self.tensor.data_ptr() + unit * self.tensor.stride(0) * self.tensor.itemsize
-
 
 def copy_tokens(
-    source: Storage, unit: int, start: int, target: Storage, to_unit: int, to_start: int, num: int
+    source: tuple[Tensor, Tensor], start: int, target: HotWindow, to_start: int, num: int
 ) -> None:
-    """Copies `num` tokens of all layers from one storage into another, or further to the front of
-    the same one. Allocates nothing; no-op for none.
+    """Copies `num` tokens of all layers, [layers, kv_heads, tokens, dim], into a hot window.
+
+    Allocates nothing; no-op for none. Within one window tokens move to the front: in pieces that
+    are not longer than the way, so that nothing is read where it was just written.
     """
-    if num:
-        for old, new in ((source.keys, target.keys), (source.values, target.values)):
-            new[to_unit, :, :, to_start : to_start + num] = old[unit, :, :, start : start + num]
-
-
-class Run:
-    """Blocks that lie side by side in one slab: attended to in one call without gathering.
-
-    keys[i], values[i]: [blocks, kv_heads, tokens, dim] of the group's i-th layer. `skip` leading
-    tokens of a run of one block are outside a sliding window.
-    """
-
-    __slots__ = ("keys", "values")
-
-    def __init__(self, storage: Storage, start: int, stop: int, skip: int) -> None:
-        self.keys = storage.keys[start:stop, :, :, skip:].unbind(1)
-        self.values = storage.values[start:stop, :, :, skip:].unbind(1)
+    way = start - to_start if source[0] is target.keys else num
+    for first in range(0, num, max(1, way)):
+        piece = min(way, num - first)
+        for old, new in zip(source, (target.keys, target.values), strict=True):
+            to, at = to_start + first, start + first
+            new[:, :, to : to + piece] = old[:, :, at : at + piece]
 
 
 class Slab:
-    """One allocation that holds blocks of one group. An empty slab goes back to the device."""
+    """One allocation of bytes. Blocks of any group and format may lie in it; `unit_bytes` is the
+    size of those that it was made for. An empty slab goes back to the device.
 
-    __slots__ = ("free", "group", "num_blocks", "storage")
+    holes: free ranges [start, stop), in order, never touching each other.
+    """
 
-    def __init__(self, group: int, storage: Storage) -> None:
-        self.group = group
-        self.storage = storage
-        self.num_blocks = storage.tensor.shape[0]
-        self.free = set(range(self.num_blocks))
+    __slots__ = ("holes", "memory", "unit_bytes")
+
+    def __init__(self, num_bytes: int, unit_bytes: int, device: torch.device) -> None:
+        self.memory = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+        self.unit_bytes = unit_bytes
+        self.holes = [(0, num_bytes)]
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.untyped_storage().nbytes()
+
+    @property
+    def free_bytes(self) -> int:
+        return sum(stop - start for start, stop in self.holes)
 
     @property
     def is_empty(self) -> bool:
-        return len(self.free) == self.num_blocks
+        return self.free_bytes == self.memory.shape[0]
+
+    def has(self, start: int, num_bytes: int) -> bool:
+        """Whether this very range is free."""
+        return any(a <= start and start + num_bytes <= b for a, b in self.holes)
+
+    def take(self, start: int, num_bytes: int) -> None:
+        stop = start + num_bytes
+        at, (low, high) = next(
+            (i, hole) for i, hole in enumerate(self.holes) if hole[0] <= start and stop <= hole[1]
+        )
+        rest = [(low, start), (stop, high)]
+        self.holes[at : at + 1] = [(a, b) for a, b in rest if a < b]
+
+    def give(self, start: int, num_bytes: int) -> None:
+        joined: list[tuple[int, int]] = []
+        for low, high in sorted([*self.holes, (start, start + num_bytes)]):
+            if joined and joined[-1][1] == low:
+                joined[-1] = (joined[-1][0], high)
+            else:
+                joined.append((low, high))
+        self.holes = joined
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """64 tokens' KV of one group, at a place in a slab. `key` is None until it is sealed.
+    """64 tokens' KV of one group in one pair of formats, at a place in a slab: one copy of what
+    `key` names, None until it is sealed. Another copy of the same name may be held beside it.
 
     ref_count: sequences that hold it. A sealed block that nobody holds is idle: kept for reuse
-    until dropped.
+    until dropped. `over`: the lowest formats of what came before it when it was computed.
     """
 
     group: int
+    pair: FormatPair
     slab: Slab
-    index: int
+    start: int
+    nbytes: int
     key: bytes | None = None
     parent: bytes = b""
     token_ids: tuple[int, ...] = ()
     depth: int = 0
+    over: FormatPair = FP
     ref_count: int = 1
     last_used: int = field(default=0)
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.nbytes
+
+    @property
+    def address(self) -> int:
+        """Of its first byte in the device's memory."""
+        return self.slab.memory.data_ptr() + self.start
+
+
+class Run:
+    """Blocks of one pair of formats that lie side by side: read in one call.
+
+    keys[i], values[i] of the group's i-th layer: as computed [blocks, kv_heads, 64, dim], otherwise
+    packed bytes [blocks, kv_heads, part].
+    """
+
+    __slots__ = ("geometry", "keys", "num_blocks", "pair", "values")
+
+    def __init__(self, geometry: Geometry, first: Block, num_blocks: int) -> None:
+        shape = shape_of(geometry, first.pair)
+        self.geometry, self.pair, self.num_blocks = geometry, first.pair, num_blocks
+        memory = first.slab.memory[first.start : first.start + num_blocks * first.nbytes]
+        heads = memory.view(
+            num_blocks, len(geometry.layers), geometry.num_kv_heads, shape.head_bytes
+        )
+        keys, values = heads[..., : shape.key_bytes], heads[..., shape.key_bytes :]
+        self.keys = _of_layers(keys, geometry.key_dim, self.pair.key, geometry.dtype)
+        self.values = _of_layers(values, geometry.value_dim, self.pair.value, geometry.dtype)
+
+    def read(self, layer: int, start: int = 0, stop: int | None = None) -> tuple[Tensor, Tensor]:
+        """One layer's keys and values of some of the blocks, as near as the formats kept them:
+        [blocks, kv_heads, 64, dim].
+        """
+        geometry = self.geometry
+        keys, values = self.keys[layer][start:stop], self.values[layer][start:stop]
+        if self.pair.key.bits is not None:
+            keys = dequantize_keys(keys, self.pair.key, geometry.key_dim, geometry.dtype)
+        if self.pair.value.bits is not None:
+            values = dequantize_values(values, self.pair.value, geometry.value_dim, geometry.dtype)
+        return keys, values
+
+
+def _of_layers(parts: Tensor, dim: int, fmt: KVFormat, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """[blocks, layers, kv_heads, bytes] as one view a layer, of values where they are as
+    computed.
+    """
+    if fmt.bits is None:
+        parts = parts.view(dtype).unflatten(-1, (BLOCK_TOKENS, dim))
+    return parts.unbind(1)
+
+
+def write_block(geometry: Geometry, block: Block, keys: Tensor, values: Tensor) -> None:
+    """Stores [layers, kv_heads, 64, dim] as computed in the block's formats."""
+    shape = shape_of(geometry, block.pair)
+    memory = block.slab.memory[block.start : block.stop]
+    heads = memory.view(len(geometry.layers), geometry.num_kv_heads, shape.head_bytes)
+    quantize_keys(keys, block.pair.key, heads[..., : shape.key_bytes])
+    quantize_values(values, block.pair.value, heads[..., shape.key_bytes :])
+
+
+def read_block(geometry: Geometry, block: Block) -> tuple[Tensor, Tensor]:
+    """Keys and values of all layers, [layers, kv_heads, 64, dim], in a block's own dtype."""
+    run = Run(geometry, block, 1)
+    layers = [run.read(layer) for layer in range(len(geometry.layers))]
+    return torch.cat([keys for keys, _ in layers]), torch.cat([values for _, values in layers])

@@ -1,7 +1,7 @@
 """What one text holds in the cache, span by span, counted from its block tables; and the whole
 frame.
 
-    span bytes = its tokens in blocks still held and in the hot window * bytes of a token, per group
+    span bytes = its tokens' share of each block still held, and of the hot window, per group
     spans + slack + hot windows = kv device bytes
     weights + kv + activations + runtime + other processes + free = total
 
@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvchat.device.memory import DeviceMemory
+from kvchat.kvcache.blocks import FP
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.sequence import Sequence
 from kvchat.kvcache.spans import Span
-from kvchat.memory.footprint import BLOCK_TOKENS
-
-FORMAT = "fp/fp"
+from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +36,27 @@ class Measured:
     capacity_tokens: int
 
 
-def held_bytes(sequence: Sequence, start: int, stop: int) -> int:
-    """Device bytes of the tokens [start, stop): those that a sliding window has left count
-    nothing.
+def held_bytes(sequence: Sequence, start: int, stop: int) -> dict[str, int]:
+    """Device bytes of the tokens [start, stop) by pair of formats: those that a sliding window has
+    left count nothing, and what is not sealed yet is as computed.
     """
-    total = 0
+    found: dict[str, int] = {}
+
+    def add(pair: FormatPair, num_bytes: int) -> None:
+        if num_bytes:
+            found[str(pair)] = found.get(str(pair), 0) + num_bytes
+
+    num_hot = max(0, min(stop, sequence.num_cached) - max(start, sequence.start))
     for geometry, table in zip(sequence.pool.geometries, sequence.tables, strict=True):
-        first = next((i for i, block in enumerate(table) if block is not None), len(table))
-        from_token = max(start, first * BLOCK_TOKENS)
-        total += max(0, min(stop, sequence.num_cached) - from_token) * geometry.bytes_per_token
-    return total
+        last = min(len(table), -(-stop // BLOCK_TOKENS))
+        for i in range(start // BLOCK_TOKENS, last):
+            block = table[i]
+            if block is not None:
+                first = i * BLOCK_TOKENS
+                num = min(stop, first + BLOCK_TOKENS) - max(start, first)
+                add(block.pair, num * (block.nbytes // BLOCK_TOKENS))
+        add(FP, num_hot * geometry.bytes_per_token)
+    return found
 
 
 def is_shared(sequence: Sequence, start: int, stop: int) -> bool:
@@ -66,7 +76,8 @@ def span_rows(sequence: Sequence | None, spans: Many[Span]) -> list[dict[str, An
         stop = span.stop
         if sequence is not None and i == len(spans) - 1:
             stop = max(stop, sequence.num_cached)
-        held = held_bytes(sequence, span.start, stop) if sequence is not None else 0
+        formats = held_bytes(sequence, span.start, stop) if sequence is not None else {}
+        held = sum(formats.values())
         rows.append(
             {
                 "kind": span.kind,
@@ -75,7 +86,7 @@ def span_rows(sequence: Sequence | None, spans: Many[Span]) -> list[dict[str, An
                 "name": span.name,
                 "tokens": stop - span.start,
                 "bytes": held,
-                "formats": {FORMAT: held} if held else {},
+                "formats": formats,
                 "tier": "device" if held else None,
                 "shared": sequence is not None and is_shared(sequence, span.start, stop),
                 "pinned": span.kind == "system",
@@ -86,7 +97,7 @@ def span_rows(sequence: Sequence | None, spans: Many[Span]) -> list[dict[str, An
 
 def kv_row(pool: Pool, sequence: Sequence | None, span_bytes: int) -> dict[str, int]:
     """The pool's own account. Holds whatever the spans are: the rest is slack or hot window."""
-    hot = sum(storage.nbytes for storage in sequence.hot) if sequence is not None else 0
+    hot = sum(window.nbytes for window in sequence.hot) if sequence is not None else 0
     in_hot = 0
     if sequence is not None and sequence.hot:
         in_hot = sum(g.bytes_per_token for g in pool.geometries) * sequence.num_hot

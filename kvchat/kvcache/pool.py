@@ -4,18 +4,32 @@ Every byte of KV on the device is allocated here, so what is shown is counted, n
 pool never gives anything up by itself: near the limit it moves blocks together, which gives whole
 slabs back, then it raises PoolFull, and the planner decides what to do. Idea of a ref-counted block
 pool with chained keys: PagedAttention (vLLM), nano-vllm.
+
+Slabs grow with what is held, so that free places are a small part of it. Each is made for blocks of
+one size; where the limit leaves no room for another, holes of other slabs serve as well.
 """
 
-from itertools import count
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from itertools import count, pairwise
 
 import torch
 
-from kvchat.kvcache.blocks import Block, Geometry, Slab, Storage, copy_tokens
+from kvchat.kvcache.blocks import (
+    FP,
+    Block,
+    Geometry,
+    HotWindow,
+    Slab,
+    read_block,
+    shape_of,
+    write_block,
+)
 from kvchat.kvcache.prefix_index import IdleTail, PrefixIndex
-from kvchat.memory.footprint import BLOCK_TOKENS
+from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
 
 SLAB_BYTES = 32 * 1024**2
-SLABS_AT_LIMIT = 64
+SLAB_PART = 32  # a new slab is at most this part of what is held: 3 % may stand free
 MOST_IDLE_TAILS = 16
 
 
@@ -31,12 +45,35 @@ class PoolFull(Exception):
         self.for_hot = for_hot
 
 
+@dataclass(frozen=True, slots=True)
+class Storing:
+    """How texts are stored. `seal`: the formats of new blocks; `floor`: the lowest formats that a
+    text may reuse; the first `sink_tokens` tokens stay as computed (StreamingLLM's sinks).
+    """
+
+    seal: FormatPair = FP
+    floor: FormatPair = FP
+    sink_tokens: int = 0
+
+    @property
+    def hot_tokens(self) -> int:
+        """R: the newest tokens that stay as computed, beside those that fill the next block."""
+        return self.seal.hot_tokens
+
+    def pair_at(self, depth: int) -> FormatPair:
+        """The formats of the block that has so many before it."""
+        return FP if depth * BLOCK_TOKENS < self.sink_tokens else self.seal
+
+
+AS_COMPUTED = Storing()
+
+
 class Pool:
     """Blocks and hot windows of one model on one device. `limit_bytes` None: only the device
     limits.
 
     `root` stands for everything but the ids that the KV depends on (the model, its rope, its
-    dtype).
+    dtype). `storing` may change at any time; it holds for texts that begin after it.
     """
 
     def __init__(
@@ -49,8 +86,9 @@ class Pool:
         self.geometries = geometries
         self.device = device
         self.limit_bytes = limit_bytes
+        self.storing = AS_COMPUTED
         self.index = PrefixIndex(geometries, root)
-        self.slabs: list[list[Slab]] = [[] for _ in geometries]
+        self.slabs: list[Slab] = []
         self.hot_bytes = 0
         self.hot_floor_bytes = 0
         self.num_moved = 0  # blocks that are no longer where a sequence may have seen them
@@ -60,7 +98,7 @@ class Pool:
 
     @property
     def slab_bytes(self) -> int:
-        return sum(slab.storage.nbytes for group in self.slabs for slab in group)
+        return sum(slab.nbytes for slab in self.slabs)
 
     @property
     def device_bytes(self) -> int:
@@ -70,23 +108,17 @@ class Pool:
     @property
     def free_block_bytes(self) -> int:
         """Places in slabs that hold no block."""
-        return sum(
-            len(slab.free) * self.geometries[g].block_bytes
-            for g, group in enumerate(self.slabs)
-            for slab in group
-        )
+        return sum(slab.free_bytes for slab in self.slabs)
 
     @property
     def idle_bytes(self) -> int:
         """Sealed blocks that no sequence holds, and the hot windows of idle sequences."""
-        blocks = sum(
-            self.geometries[b.group].block_bytes for b in self.index.all() if not b.ref_count
-        )
+        blocks = sum(b.nbytes for b in self.index.all() if not b.ref_count)
         return blocks + self.idle_tail_bytes
 
     @property
     def idle_tail_bytes(self) -> int:
-        return sum(storage.nbytes for tail in self.index.tails for storage in tail.storages)
+        return sum(hot.nbytes for tail in self.index.tails for hot in tail.hot)
 
     @property
     def hot_reserve_bytes(self) -> int:
@@ -94,73 +126,76 @@ class Pool:
         return max(0, self.hot_floor_bytes + self.idle_tail_bytes - self.hot_bytes)
 
     def bytes_of(self, key: bytes) -> int:
-        """What the blocks of that name take, in all groups; 0 where it is gone."""
-        groups = self.index.blocks.get(key, {})
-        return sum(self.geometries[group].block_bytes for group in groups)
+        """What the blocks of that name take, in all groups and copies; 0 where it is gone."""
+        copies = self.index.blocks.get(key, {}).values()
+        return sum(block.nbytes for group in copies for block in group)
 
-    def num_free_blocks(self, group: int) -> int:
-        return sum(len(slab.free) for slab in self.slabs[group])
+    def num_places(self, num_bytes: int) -> int:
+        """Free places in the slabs that were made for blocks of this size."""
+        return sum(
+            (stop - start) // num_bytes
+            for slab in self.slabs
+            if slab.unit_bytes == num_bytes
+            for start, stop in slab.holes
+        )
 
     # --- blocks ----------------------------------------------------------------------------------
 
-    def reserve(self, group: int, num_blocks: int, after: Block | None = None) -> list[Block]:
-        """Unsealed blocks to write into; next to `after` where there is room. Raises PoolFull,
-        takes nothing then.
+    def reserve(
+        self, group: int, pairs: Many[FormatPair], after: Block | None = None
+    ) -> list[Block]:
+        """Unsealed blocks to write into, one a pair of formats; next to `after` where there is
+        room. Raises PoolFull, takes nothing then.
         """
-        missing = num_blocks - self.num_free_blocks(group)
+        sizes = [shape_of(self.geometries[group], pair).block_bytes for pair in pairs]
         taken: list[Block] = []
         try:
-            while missing > 0:
-                missing -= self._grow(group, missing)
-            for _ in range(num_blocks):
-                slab, index = self._free_place(group, after)
-                slab.free.remove(index)
-                after = Block(group, slab, index)
+            for i, (pair, num_bytes) in enumerate(zip(pairs, sizes, strict=True)):
+                slab, start = self._place(num_bytes, sum(sizes[i:]), after)
+                slab.take(start, num_bytes)
+                after = Block(group, pair, slab, start, num_bytes)
                 taken.append(after)
         except BaseException:
             for block in taken:
-                self._free(block.slab, block.index)
-            self.slabs[group] = [slab for slab in self.slabs[group] if not slab.is_empty]
+                self._free(block)
+            self.slabs = [slab for slab in self.slabs if not slab.is_empty]
             raise
         return taken
 
-    def _grow(self, group: int, num_blocks: int) -> int:
-        """One more slab of the usual size, near the limit a smaller one: hot windows need room too.
+    def _place(self, num_bytes: int, wanted_bytes: int, after: Block | None) -> tuple[Slab, int]:
+        """Where a block of that size goes. `wanted_bytes`: with those that come after it."""
+        if (
+            after is not None
+            and after.nbytes == num_bytes
+            and after.slab.has(after.stop, num_bytes)
+        ):
+            return after.slab, after.stop
+        own = [slab for slab in self.slabs if slab.unit_bytes == num_bytes]
+        found = _largest_hole(own, num_bytes)
+        if found is None and not self._has_room(num_bytes):
+            found = _smallest_hole(self.slabs, num_bytes)
+            if found is None and self.pack():
+                found = _smallest_hole(self.slabs, num_bytes)
+        return found or (self._grow(num_bytes, wanted_bytes), 0)
 
-        Returns its number of blocks.
-        """
-        block_bytes = self.geometries[group].block_bytes
-        usual = max(1, min(64, self._slab_bytes // block_bytes))
-        if self.limit_bytes is not None:
-            least = min(num_blocks, usual)
-            if self._left_bytes() < least * block_bytes:
-                self.pack(but=group)  # free places of this group would have been taken
-            left = self._left_bytes() // block_bytes
-            if left < least:
-                raise PoolFull((least - left) * block_bytes)
-            usual = min(usual, max(num_blocks, left // 4))
-        storage = Storage(self.geometries[group], usual, BLOCK_TOKENS, self.device)
-        self.slabs[group].append(Slab(group, storage))
-        return usual
-
-    @property
-    def _slab_bytes(self) -> int:
-        """Groups cannot use each other's free places: what one of them may waste is a small part of
-        the limit.
-        """
-        if self.limit_bytes is None or len(self.geometries) == 1:
-            return SLAB_BYTES
-        return min(SLAB_BYTES, self.limit_bytes // SLABS_AT_LIMIT)
+    def _has_room(self, num_bytes: int) -> bool:
+        return self.limit_bytes is None or self._left_bytes() >= num_bytes
 
     def _left_bytes(self) -> int:
         assert self.limit_bytes is not None
         return max(0, self.limit_bytes - self.device_bytes - self.hot_reserve_bytes)
 
-    def _free_place(self, group: int, after: Block | None) -> tuple[Slab, int]:
-        if after is not None and after.index + 1 in after.slab.free:
-            return after.slab, after.index + 1
-        slab = max(self.slabs[group], key=lambda one: len(one.free))
-        return slab, min(slab.free)
+    def _grow(self, num_bytes: int, wanted_bytes: int) -> Slab:
+        """One more slab, near the limit a smaller one: hot windows need room too."""
+        usual = min(SLAB_BYTES, max(self.slab_bytes // SLAB_PART, wanted_bytes))
+        if self.limit_bytes is not None:
+            left = self._left_bytes()
+            if left < min(usual, wanted_bytes):
+                raise PoolFull(min(usual, wanted_bytes) - left)
+            usual = min(usual, max(wanted_bytes, left // 4))
+        slab = Slab(max(1, usual // num_bytes) * num_bytes, num_bytes, self.device)
+        self.slabs.append(slab)
+        return slab
 
     def seal(
         self, block: Block, key: bytes, parent: bytes, token_ids: tuple[int, ...], depth: int
@@ -179,56 +214,89 @@ class Pool:
         block.ref_count -= 1
         block.last_used = next(self._ticks)
         if block.ref_count == 0 and block.key is None:
-            self._free(block.slab, block.index)
+            self._free(block)
 
-    def _free(self, slab: Slab, index: int) -> None:
-        slab.free.add(index)
-        if slab.is_empty:
-            self.slabs[slab.group].remove(slab)
+    def _free(self, block: Block) -> None:
+        block.slab.give(block.start, block.nbytes)
+        if block.slab.is_empty:
+            self.slabs.remove(block.slab)
+
+    @torch.inference_mode()
+    def requantize(self, block: Block, pair: FormatPair) -> int:
+        """Stores a sealed block in other formats from what it holds now; whoever holds it reads it
+        so from the next step on. Returns the bytes that became free. Raises PoolFull: nothing is
+        changed then.
+        """
+        assert block.key is not None
+        (made,) = self.reserve(block.group, [pair])
+        try:
+            geometry = self.geometries[block.group]
+            write_block(geometry, made, *read_block(geometry, block))
+        except BaseException:
+            self._free(made)
+            raise
+        freed = block.nbytes - made.nbytes
+        self._free(block)
+        block.pair, block.slab = pair, made.slab
+        block.start, block.nbytes = made.start, made.nbytes
+        self.num_moved += 1
+        return freed
 
     # --- moving together --------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def pack(self, but: int | None = None) -> int:
-        """Moves blocks out of slabs where those of the same group have places for them, so that
-        emptied slabs go back to the device. Allocates nothing. Returns the bytes given back.
+    def pack(self) -> int:
+        """Moves blocks out of slabs where others have places for them, so that emptied slabs go
+        back to the device. Allocates nothing. Returns the bytes given back.
 
-        Not during a forward, which reads blocks where they lay. `but`: a group to leave alone.
+        Not during a forward, which reads blocks where they lay.
         """
         before = self.slab_bytes
         held = self._blocks_by_slab()
-        for group, slabs in enumerate(self.slabs):
-            for slab in sorted(slabs, key=lambda one: one.num_blocks - len(one.free)):
-                num_used = slab.num_blocks - len(slab.free)
-                room = self.num_free_blocks(group) - len(slab.free)
-                # A place whose block is not sealed is being written to: it stays.
-                if group != but and num_used <= room and num_used == len(held[slab]):
-                    for block in sorted(held[slab], key=lambda one: one.depth):
-                        held[self._move(block)].append(block)
+        for slab in sorted(self.slabs, key=lambda one: one.nbytes - one.free_bytes):
+            blocks = held[slab]
+            # What is taken by no sealed block is being written to: it stays.
+            if slab.nbytes - slab.free_bytes == sum(block.nbytes for block in blocks):
+                for block, place in self._places_elsewhere(slab, blocks):
+                    self._move(block, *place)
+                    held[block.slab].append(block)
         return before - self.slab_bytes
 
-    def _move(self, block: Block) -> Slab:
-        """Into the fullest other slab with a free place; returns that."""
-        slab, index = block.slab, block.index
-        others = [one for one in self.slabs[block.group] if one is not slab and one.free]
-        target = min(others, key=lambda one: len(one.free))
-        place = min(target.free)
-        copy_tokens(slab.storage, index, 0, target.storage, place, 0, BLOCK_TOKENS)
-        target.free.remove(place)
-        block.slab, block.index = target, place
+    def _places_elsewhere(
+        self, slab: Slab, blocks: list[Block]
+    ) -> list[tuple[Block, tuple[Slab, int]]]:
+        """A place in other slabs for each of the blocks, or none for any."""
+        others = [one for one in self.slabs if one is not slab]
+        if sum(one.free_bytes for one in others) < sum(block.nbytes for block in blocks):
+            return []
+        found: list[tuple[Block, tuple[Slab, int]]] = []
+        for block in sorted(blocks, key=lambda one: (-one.nbytes, one.depth)):
+            place = _smallest_hole(others, block.nbytes)
+            if place is None:
+                break
+            place[0].take(place[1], block.nbytes)
+            found.append((block, place))
+        for block, (other, start) in found:
+            other.give(start, block.nbytes)
+        return found if len(found) == len(blocks) else []
+
+    def _move(self, block: Block, slab: Slab, start: int) -> None:
+        slab.take(start, block.nbytes)
+        source = block.slab.memory[block.start : block.stop]
+        slab.memory[start : start + block.nbytes].copy_(source)
+        self._free(block)
+        block.slab, block.start = slab, start
         self.num_moved += 1
-        self._free(slab, index)
-        return target
 
     def _blocks_by_slab(self) -> dict[Slab, list[Block]]:
-        held: dict[Slab, list[Block]] = {slab: [] for slabs in self.slabs for slab in slabs}
+        held: dict[Slab, list[Block]] = {slab: [] for slab in self.slabs}
         for block in self.index.all():
             held[block.slab].append(block)
         return held
 
     # --- hot windows -----------------------------------------------------------------------------
 
-    def new_hot(self, group: int, num_tokens: int) -> Storage:
+    def new_hot(self, group: int, num_tokens: int) -> HotWindow:
         """Memory for the newest tokens of one sequence. Raises PoolFull."""
         needed = num_tokens * self.geometries[group].bytes_per_token
         if self.limit_bytes is not None and self.device_bytes + needed > self.limit_bytes:
@@ -236,12 +304,12 @@ class Pool:
             short = self.device_bytes + needed - self.limit_bytes
             if short > 0:
                 raise PoolFull(short, for_hot=True)
-        storage = Storage(self.geometries[group], 1, num_tokens, self.device)
-        self.hot_bytes += storage.nbytes
-        return storage
+        hot = HotWindow(self.geometries[group], num_tokens, self.device)
+        self.hot_bytes += hot.nbytes
+        return hot
 
-    def free_hot(self, storage: Storage) -> None:
-        self.hot_bytes -= storage.nbytes
+    def free_hot(self, hot: HotWindow) -> None:
+        self.hot_bytes -= hot.nbytes
 
     def keep_tail(self, tail: IdleTail) -> None:
         """Keeps an idle sequence's hot window for the next turn; the oldest beyond a few are let
@@ -254,8 +322,8 @@ class Pool:
 
     def drop_tail(self, tail: IdleTail) -> None:
         self.index.tails.remove(tail)
-        for storage in tail.storages:
-            self.free_hot(storage)
+        for hot in tail.hot:
+            self.free_hot(hot)
 
     # --- giving up what is idle -------------------------------------------------------------------
 
@@ -271,7 +339,7 @@ class Pool:
             if freed >= needed_bytes:
                 break
             self._drop(block)
-            freed += self.geometries[block.group].block_bytes
+            freed += block.nbytes
             num_blocks += 1
         return num_blocks, freed
 
@@ -286,7 +354,7 @@ class Pool:
         idle = [
             blocks
             for slab, blocks in self._blocks_by_slab().items()
-            if len(slab.free) + sum(b.ref_count == 0 for b in blocks) == slab.num_blocks
+            if slab.free_bytes + sum(b.nbytes for b in blocks if not b.ref_count) == slab.nbytes
         ]
         for blocks in sorted(idle, key=lambda one: max(b.last_used for b in one)):
             if before - self.device_bytes >= needed_bytes:
@@ -304,34 +372,51 @@ class Pool:
         freed = 0
         for tail in sorted(self.index.tails, key=lambda one: one.last_used):
             if freed < needed_bytes:
-                freed += sum(storage.nbytes for storage in tail.storages)
+                freed += sum(hot.nbytes for hot in tail.hot)
                 self.drop_tail(tail)
         return freed
 
     def _drop(self, block: Block) -> None:
         self.index.remove(block)
-        self._free(block.slab, block.index)
+        self._free(block)
 
     def check_integrity(self, held: int | None = None) -> None:
-        """Raises AssertionError unless free + idle + live = all places; `held`: live blocks that
-        should be.
+        """Raises AssertionError unless free + idle + live = all bytes of the slabs; `held`: live
+        bytes that should be.
         """
         sealed = list(self.index.all())
-        for group, slabs in enumerate(self.slabs):
-            places = {(id(slab), i) for slab in slabs for i in range(slab.num_blocks)}
-            free = {(id(slab), i) for slab in slabs for i in slab.free}
-            used = {(id(b.slab), b.index) for b in sealed if b.group == group}
-            assert free | used <= places
-            assert not free & used
-            assert len(used) == sum(1 for b in sealed if b.group == group), (
-                "two blocks in one place"
-            )
-            live = (
-                len(places)
-                - len(free)
-                - sum(1 for b in sealed if b.group == group and b.ref_count == 0)
-            )
-            assert live >= 0
-            assert held is None or live == held, (group, live, held)
+        for slab in self.slabs:
+            ranges = [(b.start, b.stop) for b in sealed if b.slab is slab]
+            ranges = sorted([*ranges, *slab.holes])
+            assert all(0 <= low < high <= slab.nbytes for low, high in ranges)
+            assert all(a[1] <= b[0] for a, b in pairwise(ranges)), "two blocks in one place"
+        assert all(any(b.slab is slab for slab in self.slabs) for b in sealed)
+        assert all(
+            b.nbytes == shape_of(self.geometries[b.group], b.pair).block_bytes for b in sealed
+        )
+        idle = sum(block.nbytes for block in sealed if block.ref_count == 0)
+        live = self.slab_bytes - self.free_block_bytes - idle
+        assert live >= 0
+        assert held is None or live == held, (live, held)
         assert all(block.ref_count >= 0 for block in sealed)
         assert self.hot_bytes >= self.idle_tail_bytes
+
+
+def _largest_hole(slabs: list[Slab], num_bytes: int) -> tuple[Slab, int] | None:
+    """The first place in the longest hole that has one: blocks that follow lie beside it."""
+    holes = [(b - a, -i, slab, a) for i, slab in enumerate(slabs) for a, b in slab.holes]
+    fitting = [hole for hole in holes if hole[0] >= num_bytes]
+    if not fitting:
+        return None
+    _, _, slab, start = max(fitting, key=lambda hole: hole[:2])
+    return slab, start
+
+
+def _smallest_hole(slabs: list[Slab], num_bytes: int) -> tuple[Slab, int] | None:
+    """The place in the shortest hole that has one: the longer ones stay whole."""
+    holes = [(b - a, i, slab, a) for i, slab in enumerate(slabs) for a, b in slab.holes]
+    fitting = [hole for hole in holes if hole[0] >= num_bytes]
+    if not fitting:
+        return None
+    _, _, slab, start = min(fitting, key=lambda hole: hole[:2])
+    return slab, start

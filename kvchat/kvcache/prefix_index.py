@@ -8,21 +8,23 @@ sequence.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kvchat.kvcache.blocks import Block, Geometry, Storage, chain_key
-from kvchat.memory.footprint import BLOCK_TOKENS
+from kvchat.kvcache.blocks import FP, Block, Geometry, HotWindow, chain_key
+from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, lower_of
 
 
 @dataclass(slots=True, eq=False)
 class IdleTail:
     """The hot window that an idle sequence left behind: its newest tokens, as computed.
 
-    Begins at `start` (a multiple of 64) after the block named `parent`; one storage for each group.
+    Begins at `start` (a multiple of 64) after the block named `parent`; one hot window for each
+    group. `over`: the lowest formats of what came before it.
     """
 
     parent: bytes
     start: int
     token_ids: tuple[int, ...]
-    storages: tuple[Storage, ...]
+    hot: tuple[HotWindow, ...]
+    over: FormatPair = FP
     last_used: int = 0
 
 
@@ -55,23 +57,38 @@ def _num_common(left: Sequence[int], right: Sequence[int]) -> int:
 class PrefixIndex:
     geometries: tuple[Geometry, ...]
     root: bytes
-    blocks: dict[bytes, dict[int, Block]] = field(default_factory=dict)
+    blocks: dict[bytes, dict[int, list[Block]]] = field(default_factory=dict)
     children: dict[bytes, set[bytes]] = field(default_factory=dict)
     tails: list[IdleTail] = field(default_factory=list)
 
-    def find(self, key: bytes, group: int, token_ids: tuple[int, ...]) -> Block | None:
-        block = self.blocks.get(key, {}).get(group)
-        return block if block is not None and block.token_ids == token_ids else None
+    def find(
+        self, key: bytes, group: int, token_ids: tuple[int, ...], floor: FormatPair
+    ) -> Block | None:
+        """The best copy of that name and those ids, stored in `floor` or better and computed over
+        no less.
+        """
+        copies = [
+            block
+            for block in self.blocks.get(key, {}).get(group, ())
+            if block.token_ids == token_ids and lower_of(block.pair, block.over).at_least(floor)
+        ]
+        best: Block | None = None
+        for block in copies:
+            if best is None or (block.pair.at_least(best.pair) and block.over.at_least(best.over)):
+                best = block
+        return best
 
     def add(self, block: Block) -> None:
         assert block.key is not None
-        self.blocks.setdefault(block.key, {})[block.group] = block
+        self.blocks.setdefault(block.key, {}).setdefault(block.group, []).append(block)
         self.children.setdefault(block.parent, set()).add(block.key)
 
     def remove(self, block: Block) -> None:
         assert block.key is not None
         groups = self.blocks[block.key]
-        del groups[block.group]
+        groups[block.group].remove(block)
+        if not groups[block.group]:
+            del groups[block.group]
         if not groups:
             del self.blocks[block.key]
             siblings = self.children[block.parent]
@@ -81,24 +98,42 @@ class PrefixIndex:
 
     def all(self) -> Iterator[Block]:
         for groups in self.blocks.values():
-            yield from groups.values()
+            for copies in groups.values():
+                yield from copies
 
-    def match(self, token_ids: Sequence[int]) -> Match:
+    def match(self, token_ids: Sequence[int], floor: FormatPair = FP, hot_tokens: int = 0) -> Match:
         """The longest prefix of all but the last id that can be reused: the last one is always
         computed.
+
+        `floor`: the lowest formats that it may have been stored in. `hot_tokens`: so many of the
+        newest must be as computed (less one block); where no idle hot window has them they are left
+        to be read again.
         """
         usable = token_ids[:-1]
-        keys, pieces = self._walk(usable)
+        keys, pieces = self._walk(usable, floor)
+        most_without = max(0, len(keys) - hot_tokens // BLOCK_TOKENS)
+        best: Match | None = None
         for depth in range(len(keys), -1, -1):
-            found = self._blocks_at(keys, pieces, depth)
-            if found is not None:
-                parent = keys[depth - 1] if depth else self.root
-                rest = usable[depth * BLOCK_TOKENS :]
-                tail, tail_tokens = self._tail(parent, rest)
-                return Match(tuple(keys[:depth]), found, tail, tail_tokens)
-        raise AssertionError("depth 0 always matches")
+            if best is not None and depth < most_without:
+                break
+            found = self._blocks_at(keys, pieces, depth, floor)
+            if found is None:
+                continue
+            parent, rest = keys[depth - 1] if depth else self.root, usable[depth * BLOCK_TOKENS :]
+            tail, tail_tokens = self._tail(parent, rest, floor, with_blocks=not hot_tokens)
+            if depth and tail_tokens < hot_tokens - BLOCK_TOKENS:
+                if depth > most_without:
+                    continue
+                tail, tail_tokens = None, 0
+            match = Match(tuple(keys[:depth]), found, tail, tail_tokens)
+            if best is None or match.num_tokens > best.num_tokens:
+                best = match
+        assert best is not None, "depth 0 always matches"
+        return best
 
-    def _walk(self, token_ids: Sequence[int]) -> tuple[list[bytes], list[tuple[int, ...]]]:
+    def _walk(
+        self, token_ids: Sequence[int], floor: FormatPair
+    ) -> tuple[list[bytes], list[tuple[int, ...]]]:
         """Names of the leading blocks that all groups without a window still hold, with their
         ids.
         """
@@ -109,14 +144,14 @@ class PrefixIndex:
         for start in range(0, len(token_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
             piece = tuple(token_ids[start : start + BLOCK_TOKENS])
             parent = chain_key(parent, piece)
-            if not all(self.find(parent, g, piece) for g in full):
+            if not all(self.find(parent, g, piece, floor) for g in full):
                 break
             keys.append(parent)
             pieces.append(piece)
         return keys, pieces
 
     def _blocks_at(
-        self, keys: list[bytes], pieces: list[tuple[int, ...]], depth: int
+        self, keys: list[bytes], pieces: list[tuple[int, ...]], depth: int, floor: FormatPair
     ) -> tuple[tuple[Block | None, ...], ...] | None:
         """The blocks to continue from after `depth` blocks, or None if a window's blocks are
         gone.
@@ -125,7 +160,8 @@ class PrefixIndex:
         for group, geometry in enumerate(self.geometries):
             first = geometry.first_visible(depth * BLOCK_TOKENS) // BLOCK_TOKENS
             held = [
-                self.find(keys[i], group, pieces[i]) if i >= first else None for i in range(depth)
+                self.find(keys[i], group, pieces[i], floor) if i >= first else None
+                for i in range(depth)
             ]
             if any(block is None for block in held[first:]):
                 return None
@@ -133,23 +169,33 @@ class PrefixIndex:
         return tuple(found)
 
     def _tail(
-        self, parent: bytes, rest: Sequence[int]
+        self, parent: bytes, rest: Sequence[int], floor: FormatPair, *, with_blocks: bool
     ) -> tuple[IdleTail | tuple[Block, ...] | None, int]:
         """The best continuation after a block: an idle hot window, or the beginning of a sealed
-        block.
+        block that is as computed.
         """
         best: IdleTail | tuple[Block, ...] | None = None
         most = 0
         for tail in self.tails:
-            if tail.parent == parent:
+            if tail.parent == parent and tail.over.at_least(floor):
                 common = _num_common(rest, tail.token_ids)
                 if common > most:
                     best, most = tail, common
-        for key in self.children.get(parent, ()):
-            groups = self.blocks[key]
-            if len(groups) == len(self.geometries):
-                blocks = tuple(groups[g] for g in range(len(self.geometries)))
+        for key in self.children.get(parent, ()) if with_blocks else ():
+            blocks = self._as_computed(key, floor)
+            if blocks is not None:
                 common = _num_common(rest, blocks[0].token_ids)
                 if common > most:
                     best, most = blocks, common
         return best, most
+
+    def _as_computed(self, key: bytes, floor: FormatPair) -> tuple[Block, ...] | None:
+        """That name's blocks of all groups that hold values as computed, or None."""
+        found = []
+        for group in range(len(self.geometries)):
+            copies = self.blocks[key].get(group, ())
+            plain = [b for b in copies if b.pair == FP and b.over.at_least(floor)]
+            if not plain:
+                return None
+            found.append(plain[0])
+        return tuple(found)

@@ -35,16 +35,20 @@ _TOKENS, _DIMS = -2, -1
 def rotation(dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """H [dim, dim]: orthonormal and symmetric, so its own inverse. Shared: not to be written to.
 
-    Hadamard matrices (Sylvester's order) along the diagonal: three equal ones for 3 * 2^k, else
-    the powers of two that make up `dim`, the largest first: 80 = 64 + 16.
+    Hadamard matrices (Sylvester's order) along the diagonal, of the sizes of `rotation_parts`.
+    """
+    blocks: Tensor = torch.block_diag(*map(_hadamard, rotation_parts(dim)))
+    return blocks.to(device, dtype)
+
+
+def rotation_parts(dim: int) -> tuple[int, ...]:
+    """Three equal sizes for 3 * 2^k, else the powers of two that make up `dim`, the largest first:
+    80 = 64 + 16.
     """
     third = dim // 3
     if dim % 3 == 0 and third & (third - 1) == 0:
-        sizes = [third] * 3
-    else:
-        sizes = [1 << bit for bit in reversed(range(dim.bit_length())) if dim >> bit & 1]
-    blocks: Tensor = torch.block_diag(*map(_hadamard, sizes))
-    return blocks.to(device, dtype)
+        return (third,) * 3
+    return tuple(1 << bit for bit in reversed(range(dim.bit_length())) if dim >> bit & 1)
 
 
 def _hadamard(size: int) -> Tensor:

@@ -4,9 +4,12 @@ reserve → the forward writes only into the hot window's reserved places → co
 and moves the lengths, last → or rollback, and nothing happened. Ranges are half-open; positions
 count from 0.
 
-      sealed blocks of 64                     hot window (capacity ≥ 64 + chunk)
+      sealed blocks of 64                     hot window (capacity ≥ R + 64 + chunk)
     |--------|--------| ... |--------|==== committed ====|++++ reserved ++++|........|
     0        64                      start               num_cached         num_cached + num_new
+
+R tokens stay as computed before what comes after them is sealed: 0 where blocks are sealed as they
+were computed, more where they are stored in less (`Storing`).
 
 What a commit seals stays where it was in the hot window until the next reserve moves the rest to
 the front: every copy can fail (a full device) and be made again.
@@ -15,29 +18,55 @@ Knows no model and no planner. Not shared between threads.
 """
 
 from collections.abc import Sequence as Ids
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from kvchat.device.oom import is_out_of_memory
-from kvchat.kvcache.blocks import Block, Run, Storage, chain_key, copy_tokens
+from kvchat.kvcache.blocks import (
+    FP,
+    Block,
+    HotWindow,
+    Run,
+    chain_key,
+    copy_tokens,
+    read_block,
+    shape_of,
+    write_block,
+)
 from kvchat.kvcache.pool import Pool, PoolFull
 from kvchat.kvcache.prefix_index import IdleTail, Match
-from kvchat.memory.footprint import BLOCK_TOKENS
+from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, lower_of
+
+
+@dataclass(frozen=True, slots=True)
+class BlockList:
+    """Where the visible blocks of one pair of formats lie: int64 [n] byte addresses on the device,
+    the oldest first. `skip`: leading tokens of the first one that are not seen.
+    """
+
+    pair: FormatPair
+    addresses: Tensor
+    skip: int
 
 
 class Sequence:
+    """`storing` is the pool's when the text began. `over`: the lowest formats of its blocks."""
+
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.token_ids: list[int] = []
         self.keys: list[bytes] = []
         self.tables: list[list[Block | None]] = [[] for _ in pool.geometries]
-        self.hot: list[Storage] = []
+        self.storing = pool.storing
+        self.over = FP
+        self.hot: list[HotWindow] = []
         self.num_new = 0
         self._sealed_hot = 0
         self._reserved: list[list[Block]] = []
         self._runs: dict[int, tuple[tuple[int, int], list[Run]]] = {}
-        self._addresses: dict[int, tuple[tuple[int, int, int], Tensor]] = {}
+        self._lists: dict[int, tuple[tuple[int, int, int], list[BlockList]]] = {}
 
     # --- lengths ----------------------------------------------------------------------------------
 
@@ -61,21 +90,23 @@ class Sequence:
     def begin(cls, pool: Pool, token_ids: Ids[int], capacity: int) -> "Sequence":
         """A sequence that holds as much of the ids' prefix as the pool still has. Raises PoolFull.
 
-        `capacity`: tokens of the hot window, at least 64 + the prefill chunk; less will do where
-        fewer ids than that are left to be read.
+        `capacity`: tokens of the hot window, at least R + 64 + the prefill chunk; less will do
+        where fewer ids than that are left to be read.
         """
         sequence = cls(pool)
-        match = pool.index.match(token_ids)
+        storing = sequence.storing
+        match = pool.index.match(token_ids, storing.floor, storing.hot_tokens)
         for table, blocks in zip(sequence.tables, match.blocks, strict=True):
             for block in blocks:
                 if block is not None:
                     pool.hold(block)
+                    sequence.over = lower_of(sequence.over, lower_of(block.pair, block.over))
                 table.append(block)
         sequence.keys = list(match.keys)
         sequence.token_ids = list(token_ids[: len(match.keys) * BLOCK_TOKENS])
         try:
             left = len(token_ids) - sequence.start
-            sequence.resize_hot(min(capacity, max(BLOCK_TOKENS, left)))
+            sequence.resize_hot(min(capacity, max(storing.hot_tokens + BLOCK_TOKENS, left)))
             sequence._take_tail(match, token_ids)
         except BaseException:
             sequence.close(keep_tail=False)
@@ -89,13 +120,13 @@ class Sequence:
         num = match.tail_tokens
         if not num or match.tail is None:
             return
-        for group in range(len(self.pool.geometries)):
+        for group, geometry in enumerate(self.pool.geometries):
             if isinstance(match.tail, IdleTail):
-                source, unit = match.tail.storages[group], 0
+                hot = match.tail.hot[group]
+                source = hot.keys, hot.values
             else:
-                block = match.tail[group]
-                source, unit = block.slab.storage, block.index
-            copy_tokens(source, unit, 0, self.hot[group], 0, 0, num)
+                source = read_block(geometry, match.tail[group])
+            copy_tokens(source, 0, self.hot[group], 0, num)
         self.token_ids.extend(token_ids[self.start : self.start + num])
         if isinstance(match.tail, IdleTail) and num == len(match.tail.token_ids):
             self.pool.drop_tail(match.tail)
@@ -107,15 +138,15 @@ class Sequence:
         capacity = max(capacity, self.num_hot)
         if self.hot and self.hot[0].num_tokens == capacity:
             return
-        made: list[Storage] = []
+        made: list[HotWindow] = []
         try:
             for group in range(len(self.pool.geometries)):
                 made.append(self.pool.new_hot(group, capacity))
             for old, new in zip(self.hot, made, strict=False):
-                copy_tokens(old, 0, self._sealed_hot, new, 0, 0, self.num_hot)
+                copy_tokens((old.keys, old.values), self._sealed_hot, new, 0, self.num_hot)
         except BaseException:
-            for storage in made:
-                self.pool.free_hot(storage)
+            for hot in made:
+                self.pool.free_hot(hot)
             raise
         self._free_hot()
         self.hot = made
@@ -131,7 +162,7 @@ class Sequence:
                     self.pool.release(block)
             table.clear()
         self._runs.clear()
-        self._addresses.clear()
+        self._lists.clear()
         try:
             if keep_tail and self.num_hot and self.hot:
                 self._keep_tail()
@@ -139,8 +170,8 @@ class Sequence:
             self._free_hot()
 
     def _free_hot(self) -> None:
-        for storage in self.hot:
-            self.pool.free_hot(storage)
+        for hot in self.hot:
+            self.pool.free_hot(hot)
         self.hot, self._sealed_hot = [], 0
 
     def shrink_hot(self, capacity: int) -> bool:
@@ -161,7 +192,8 @@ class Sequence:
         if not self.shrink_hot(self.num_hot):
             return
         parent = self.keys[-1] if self.keys else self.pool.index.root
-        tail = IdleTail(parent, self.start, tuple(self.token_ids[self.start :]), tuple(self.hot))
+        ids = tuple(self.token_ids[self.start :])
+        tail = IdleTail(parent, self.start, ids, tuple(self.hot), self.over)
         self.hot = []
         self.pool.keep_tail(tail)
 
@@ -174,22 +206,48 @@ class Sequence:
         if not self.hot or needed > self.hot[0].num_tokens:
             self.resize_hot(needed)
         self._leave_sealed()
+        num_full = self._num_full(needed)
         try:
             for group, table in enumerate(self.tables):
                 after = table[-1] if table else None
-                self._reserved.append(self.pool.reserve(group, needed // BLOCK_TOKENS, after))
+                pairs = [self._pair(group, len(self.keys) + i) for i in range(num_full)]
+                self._reserved.append(self.pool.reserve(group, pairs, after))
         except BaseException:
             self.rollback()
             raise
         self.num_new = num_new
 
-    def _leave_sealed(self) -> None:
-        """Moves what is not sealed to the hot window's front. Fewer than 64 tokens move by 64 or
-        more, so nothing is read from where it is written.
+    def _num_full(self, num_hot: int) -> int:
+        """Blocks that so many hot tokens fill beside those that stay as computed."""
+        return max(0, num_hot - self.storing.hot_tokens) // BLOCK_TOKENS
+
+    def _pair(self, group: int, depth: int) -> FormatPair:
+        return self.pool.geometries[group].served(self.storing.pair_at(depth))
+
+    def bytes_to_come(self, num_tokens: int, prefill_chunk: int) -> int:
+        """What must still be allocated for blocks until the text has so many tokens: those for
+        which no slab of their size has a free place.
         """
+        counts: dict[int, int] = {}
+        for group, (geometry, table) in enumerate(
+            zip(self.pool.geometries, self.tables, strict=True)
+        ):
+            held = sum(block is not None for block in table)
+            sealed = num_tokens - self.storing.hot_tokens
+            missing = geometry.blocks_held(sealed, prefill_chunk) - held
+            depths = range(len(self.keys), len(self.keys) + max(0, missing))
+            for depth in depths:
+                size = shape_of(geometry, self._pair(group, depth)).block_bytes
+                counts[size] = counts.get(size, 0) + 1
+        return sum(
+            max(0, count - self.pool.num_places(size)) * size for size, count in counts.items()
+        )
+
+    def _leave_sealed(self) -> None:
+        """Moves what is not sealed to the hot window's front."""
         if self._sealed_hot:
-            for storage in self.hot:
-                copy_tokens(storage, 0, self._sealed_hot, storage, 0, 0, self.num_hot)
+            for hot in self.hot:
+                copy_tokens((hot.keys, hot.values), self._sealed_hot, hot, 0, self.num_hot)
             self._sealed_hot = 0
 
     def rollback(self) -> None:
@@ -208,17 +266,8 @@ class Sequence:
         pieces = self._full_pieces(new_ids)
         for i, (key, piece) in enumerate(pieces):
             for group, blocks in enumerate(self._reserved):
-                if self.pool.index.find(key, group, piece) is None:
-                    target = blocks[i]
-                    copy_tokens(
-                        self.hot[group],
-                        0,
-                        i * BLOCK_TOKENS,
-                        target.slab.storage,
-                        target.index,
-                        0,
-                        BLOCK_TOKENS,
-                    )
+                if self._twin(key, group, piece, blocks[i]) is None:
+                    self._write(group, blocks[i], i * BLOCK_TOKENS)
         reserved, self._reserved, self.num_new = self._reserved, [], 0
         self.token_ids.extend(new_ids)
         for i, (key, piece) in enumerate(pieces):
@@ -233,23 +282,40 @@ class Sequence:
         ids = (*self.token_ids[self.start :], *new_ids)
         key = self.keys[-1] if self.keys else self.pool.index.root
         pieces = []
-        for start in range(0, len(ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
-            piece = ids[start : start + BLOCK_TOKENS]
+        for i in range(self._num_full(len(ids))):
+            piece = ids[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS]
             key = chain_key(key, piece)
             pieces.append((key, piece))
         return pieces
 
+    def _twin(self, key: bytes, group: int, piece: tuple[int, ...], block: Block) -> Block | None:
+        """A copy that is there already and as good as the one to be sealed."""
+        twin = self.pool.index.find(key, group, piece, lower_of(block.pair, self.over))
+        return twin if twin is not None and twin.pair.at_least(block.pair) else None
+
+    def _write(self, group: int, block: Block, place: int) -> None:
+        """Stores 64 tokens of the hot window in a block's formats."""
+        hot = self.hot[group]
+        tokens = slice(place, place + BLOCK_TOKENS)
+        geometry = self.pool.geometries[group]
+        write_block(geometry, block, hot.keys[:, :, tokens], hot.values[:, :, tokens])
+
     def _seal(self, key: bytes, piece: tuple[int, ...], blocks: list[Block]) -> None:
         """Takes the written blocks, or their twins that were there before, into the tables."""
         parent = self.keys[-1] if self.keys else self.pool.index.root
+        over = self.over
         for group, block in enumerate(blocks):
-            twin = self.pool.index.find(key, group, piece)
+            twin = self._twin(key, group, piece, block)
             if twin is None:
+                block.over = self.over
                 self.pool.seal(block, key, parent, piece, len(self.keys))
             else:
                 self.pool.release(block)
                 self.pool.hold(twin)
-            self.tables[group].append(twin or block)
+            held = twin or block
+            over = lower_of(over, lower_of(held.pair, held.over))
+            self.tables[group].append(held)
+        self.over = over
         self.keys.append(key)
 
     def _leave_windows(self) -> None:
@@ -268,58 +334,74 @@ class Sequence:
     # --- what attention reads ---------------------------------------------------------------------
 
     def runs(self, group: int) -> list[Run]:
-        """The sealed blocks that the first new query sees, as runs that lie side by side."""
-        first = self.pool.geometries[group].first_visible(self.num_cached)
-        skip = first % BLOCK_TOKENS if first < self.start else 0
-        place = (skip, self.pool.num_moved)
+        """The sealed blocks that the first new query sees, as runs that lie side by side; of the
+        first one it may not see all (`first_seen`).
+        """
+        first, _ = self.first_seen(group)
+        place = (first, self.pool.num_moved)
         known = self._runs.get(group)
         if known is None or known[0] != place:
-            known = self._runs[group] = (place, self._found_runs(group, first, skip))
+            known = self._runs[group] = (place, self._found_runs(group, first * BLOCK_TOKENS))
         return known[1]
 
-    def _found_runs(self, group: int, first: int, skip: int) -> list[Run]:
-        places: list[tuple[Storage, int, int, int]] = []
+    def _found_runs(self, group: int, first: int) -> list[Run]:
+        places: list[tuple[Block, int]] = []
         last: Block | None = None
         for block in self.tables[group][first // BLOCK_TOKENS :]:
             assert block is not None
-            follows = last is not None and block.slab is last.slab and block.index == last.index + 1
-            if follows and not places[-1][3]:
-                storage, start, stop, _ = places[-1]
-                places[-1] = (storage, start, stop + 1, 0)
+            follows = last is not None and block.slab is last.slab and block.start == last.stop
+            if follows and last is not None and block.pair == last.pair:
+                places[-1] = (places[-1][0], places[-1][1] + 1)
             else:
-                places.append((block.slab.storage, block.index, block.index + 1, skip))
-            skip = 0
+                places.append((block, 1))
             last = block
-        return [Run(*place) for place in places]
+        geometry = self.pool.geometries[group]
+        return [Run(geometry, block, num_blocks) for block, num_blocks in places]
 
-    def addresses(self, group: int) -> tuple[Tensor, int]:
-        """Where the sealed blocks lie that the first new query sees: int64 [n] byte addresses on
-        the device, and how many leading tokens of the first block it does not see.
+    def lists(self, group: int) -> list[BlockList]:
+        """Where the sealed blocks lie that the first new query sees, those of each pair of formats
+        together; one list at least.
+        """
+        first, skip = self.first_seen(group)
+        place = (first, len(self.tables[group]), self.pool.num_moved)
+        known = self._lists.get(group)
+        if known is None or known[0] != place:
+            by_pair: dict[FormatPair, list[int]] = {}
+            for block in self.tables[group][first:]:
+                if block is not None:
+                    by_pair.setdefault(block.pair, []).append(block.address)
+            device = self.pool.device
+            known = self._lists[group] = (
+                place,
+                [
+                    BlockList(pair, torch.tensor(addresses, dtype=torch.int64, device=device), 0)
+                    for pair, addresses in (by_pair or {FP: []}).items()
+                ],
+            )
+        oldest, *rest = known[1]  # the dict kept the order: the oldest block's pair leads
+        return [replace(oldest, skip=skip), *rest]
+
+    def first_seen(self, group: int) -> tuple[int, int]:
+        """The first block that the next query sees, and how many of its leading tokens it does
+        not.
         """
         first = self.pool.geometries[group].first_visible(self.num_cached)
-        table = self.tables[group][first // BLOCK_TOKENS :]
-        place = (first // BLOCK_TOKENS, len(self.tables[group]), self.pool.num_moved)
-        known = self._addresses.get(group)
-        if known is None or known[0] != place:
-            found = [block.slab.storage.address(block.index) for block in table if block]
-            lying = torch.tensor(found, dtype=torch.int64, device=self.pool.device)
-            known = self._addresses[group] = (place, lying)
-        return known[1], first % BLOCK_TOKENS if first < self.start else 0
+        return first // BLOCK_TOKENS, first % BLOCK_TOKENS if first < self.start else 0
 
     def hot_addresses(self, group: int, start: int) -> tuple[int, int]:
         """Byte addresses of the first layer's and head's keys and values at a place of the hot
         window.
         """
-        geometry, storage = self.pool.geometries[group], self.hot[group]
+        geometry, hot = self.pool.geometries[group], self.hot[group]
         place, size = self._sealed_hot + start, geometry.dtype.itemsize
-        keys = storage.address(0)
-        values = keys + storage.num_tokens * geometry.key_dim * size
+        keys = hot.tensor.data_ptr()
+        values = keys + hot.num_tokens * geometry.key_dim * size
         return keys + place * geometry.key_dim * size, values + place * geometry.value_dim * size
 
     def hot_views(self, group: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the hot window's places [start, stop): [layers, kv_heads, tokens,
         dim].
         """
-        storage, first = self.hot[group], self._sealed_hot
+        hot, first = self.hot[group], self._sealed_hot
         places = slice(first + start, first + stop)
-        return storage.keys[0, :, :, places], storage.values[0, :, :, places]
+        return hot.keys[:, :, places], hot.values[:, :, places]

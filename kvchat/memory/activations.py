@@ -21,8 +21,9 @@ value_dim) and T tokens attended to (N, or window - 1 + C):
 
     projections: normed input, q, k, v, rotating        C (H + 5 Q + 2 K) b
     attention: normed input, q, k, v                    C (H + Q + K) b  and
-        decoding on a CPU: a partial output a block,
-          joined, weighted; their sums                  ceil(N / 64) (3 O b + 16 heads)
+        decoding on a CPU: outputs in b and fp32, a
+          share's running softmax, queries and scores   3 O b + 4 (Q + O) + 4 shares (2 Q + 2 O +
+                                                        66 heads + 64 kv_heads)
         else: two partial outputs and their merge       C (3 O b + 20 heads)
           prefix and chunk in one piece, if joined      T K b
           a sliding layer's mask                        C T (3 + b)
@@ -41,6 +42,8 @@ from kvchat.arch.spec import LayerSpec, ModelSpec
 
 _BLOCK_TOKENS = 64
 _FP32_BYTES = 4
+# Threads that a long text may be shared among; more of them cost some KiB each.
+_LONG_TOKENS, _MOST_SHARES = 1024, 8
 # A token of the vocabulary when all of it is sorted, on the CPU: score, weight, place, then the
 # weight in its order twice over, sum, difference.
 _SAMPLING_BYTES = 4 + 4 + 8 + (4 + 8) + 8 + 8 + 4
@@ -86,7 +89,7 @@ class _Reading:
     @property
     def in_blocks(self) -> bool:
         """Decoding on a CPU reads the blocks where they lie; all else gathers a layer first."""
-        return self.chunk == 1 and self.device_type == "cpu" and not self.spec.dense_scores
+        return self.chunk == 1 and self.device_type == "cpu"
 
     def held(self, layer: LayerSpec) -> int:
         """Tokens that the chunk attends to, itself included."""
@@ -123,7 +126,11 @@ def _attention(reading: _Reading, layer: LayerSpec, own: int) -> int:
     heads, held = spec.num_query_heads, reading.held(layer)
     outputs = 3 * heads * layer.value_dim * b
     if reading.in_blocks and layer.kind != "latent":
-        return -(-reading.context // _BLOCK_TOKENS) * (outputs + 16 * heads)
+        # The kernel's running softmax, queries and scores, for each share of a long text.
+        shares = _MOST_SHARES if reading.context >= _LONG_TOKENS else 1
+        floats = heads * (2 + 2 * (layer.key_dim + layer.value_dim) + _BLOCK_TOKENS)
+        own_floats = shares * (floats + layer.num_kv_heads * _BLOCK_TOKENS)
+        return outputs + (own_floats + heads * (layer.key_dim + layer.value_dim)) * _FP32_BYTES
     found = chunk * (outputs + 20 * heads)
     slides = layer.window is not None
     if slides or spec.dense_scores or reading.device_type != "cpu":

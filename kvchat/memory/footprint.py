@@ -127,7 +127,7 @@ def paged_layers(spec: ModelSpec) -> tuple[LayerSpec, ...]:
 
 def tokens_in_blocks(layer: LayerSpec, num_tokens: int, chunk_tokens: int) -> int:
     """Tokens in whole blocks of 64: all, or those of ceil((window + chunk) / 64) + 1 blocks."""
-    num_blocks = num_tokens // BLOCK_TOKENS
+    num_blocks = max(0, num_tokens) // BLOCK_TOKENS
     if layer.window is not None:
         num_blocks = min(num_blocks, -(-(layer.window + chunk_tokens) // BLOCK_TOKENS) + 1)
     return num_blocks * BLOCK_TOKENS
@@ -147,7 +147,9 @@ def footprint_of(
     chunk = min(holding.chunk_tokens, max(1, num_tokens))
     paged = paged_layers(spec)
     in_blocks = sum(
-        tokens_in_blocks(layer, num_tokens, chunk) * holding.token_bytes(layer) for layer in paged
+        tokens_in_blocks(layer, num_tokens - holding.formats.hot_tokens, chunk)
+        * holding.token_bytes(layer)
+        for layer in paged
     )
     bits = holding.dtype_bytes * 8
     own = kv_bytes(spec, num_tokens, bits, bits) - sum(

@@ -2,16 +2,18 @@
 
     weights                  measured when the model was loaded
     kv(n, chunk)             sum over groups: blocks held * block bytes
-    hot(chunk)               (64 + chunk) tokens of every group, while reading
+    hot(chunk)               (R + 64 + chunk) tokens of every group, while reading
     activations(chunk, n)    an estimate from shapes, see memory/footprint.py
 
 Pure arithmetic over a ModelSpec and the pool's geometries.
 """
 
 from dataclasses import dataclass
+from math import ceil
 
 from kvchat.arch.spec import ModelSpec
-from kvchat.kvcache.blocks import Geometry
+from kvchat.kvcache.blocks import Geometry, shape_of
+from kvchat.kvcache.pool import AS_COMPUTED, Storing
 from kvchat.memory.footprint import (
     BLOCK_TOKENS,
     Footprint,
@@ -28,15 +30,23 @@ class Costs:
     dtype_bytes: int
     weight_bytes: int
     device_type: str = "cuda"
+    storing: Storing = AS_COMPUTED
 
     def blocks_bytes(self, num_tokens: int, prefill_chunk: int) -> int:
         """Sealed blocks of a text of n tokens, without those that its sliding windows have left."""
-        return sum(
-            g.blocks_held(num_tokens, prefill_chunk) * g.block_bytes for g in self.geometries
-        )
+        sealed = num_tokens - self.storing.hot_tokens
+        num_sinks = ceil(self.storing.sink_tokens / BLOCK_TOKENS)
+        total = 0
+        for geometry in self.geometries:
+            held = geometry.blocks_held(sealed, prefill_chunk)
+            plain = min(num_sinks, held)
+            stored = shape_of(geometry, geometry.served(self.storing.seal)).block_bytes
+            total += plain * geometry.block_bytes + (held - plain) * stored
+        return total
 
     def hot_bytes(self, prefill_chunk: int) -> int:
-        return sum((BLOCK_TOKENS + prefill_chunk) * g.bytes_per_token for g in self.geometries)
+        capacity = self.storing.hot_tokens + BLOCK_TOKENS + prefill_chunk
+        return sum(capacity * g.bytes_per_token for g in self.geometries)
 
     def library_bytes(self, num_tokens: int) -> int:
         """Layers that stay the library's own: their KV grows by copying, so it is there twice."""

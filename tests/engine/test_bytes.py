@@ -46,9 +46,8 @@ def test_tokens_cost_what_the_spec_says(make_engine: MakeEngine, kind: str) -> N
     sealed = engine.pool.slab_bytes - engine.pool.free_block_bytes
     assert sealed == kv_bytes(engine.loaded.spec, 10 * BLOCK_TOKENS, 32, 32)
     storages = {
-        slab.storage.tensor.untyped_storage().data_ptr(): slab.storage.nbytes
-        for group in engine.pool.slabs
-        for slab in group
+        slab.memory.untyped_storage().data_ptr(): slab.memory.untyped_storage().nbytes()
+        for slab in engine.pool.slabs
     }
     assert sum(storages.values()) == engine.pool.slab_bytes
 

@@ -24,7 +24,7 @@ from kvchat.engine.engine import Engine
 from kvchat.engine.events import Done, Event, Failed, Sampling, Took
 from kvchat.engine.limits import Limits
 from kvchat.errors import ModelError
-from kvchat.kvcache.blocks import Storage
+from kvchat.kvcache.blocks import HotWindow
 from kvchat.kvcache.pool import Pool, PoolFull
 from kvchat.models.load import LoadedModel
 from kvchat.settings import RUNGS
@@ -201,7 +201,7 @@ def test_the_pool_may_be_full_at_any_call(
         if calls == full_at:
             raise PoolFull(1000, for_hot=for_hot)
 
-    def new_hot(pool: Pool, group: int, num_tokens: int) -> Storage:
+    def new_hot(pool: Pool, group: int, num_tokens: int) -> HotWindow:
         may_be_full(for_hot=True)
         return right_hot(pool, group, num_tokens)
 

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvchat.kvcache.blocks import Geometry
-from kvchat.kvcache.pool import SLAB_BYTES, Pool, PoolFull
+from kvchat.kvcache import pool as pool_module
+from kvchat.kvcache.blocks import FP, Geometry
+from kvchat.kvcache.pool import Pool, PoolFull
 from kvchat.kvcache.sequence import Sequence
 from kvchat.memory.footprint import BLOCK_TOKENS
 
@@ -38,7 +39,9 @@ def held_ids(sequence: Sequence, group: int, layer: int) -> list[int]:
     """What attention would read: blocks through the runs, then the hot window."""
     found: list[int] = []
     for run in sequence.runs(group):
-        found.extend(round(x - layer / 10) for x in run.keys[layer][:, 0, :, 0].flatten().tolist())
+        keys, _ = run.read(layer)
+        found.extend(round(x - layer / 10) for x in keys[:, 0, :, 0].flatten().tolist())
+    found = found[sequence.first_seen(group)[1] :]
     geometry = sequence.pool.geometries[group]
     skip = max(0, geometry.first_visible(sequence.num_cached) - sequence.start)
     keys, _ = sequence.hot_views(group, skip, sequence.num_hot)
@@ -106,7 +109,7 @@ def test_a_window_that_was_left_is_read_again() -> None:
     )
     for block in idle:
         pool.index.remove(block)
-        pool._free(block.slab, block.index)
+        pool._free(block)
     gone = Sequence.begin(pool, [*ids[:300], 7, 8], BLOCK_TOKENS + 50)
     assert gone.num_cached == 0
     gone.close()
@@ -192,17 +195,16 @@ def test_a_hash_collision_is_no_hit() -> None:
     assert again.num_cached == 0
 
 
-def test_a_step_that_grows_twice_and_fails_gives_all_back() -> None:
+def test_a_step_that_grows_twice_and_fails_gives_all_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slab that was made for it and would stay empty counts for no one else."""
+    monkeypatch.setattr(pool_module, "SLAB_BYTES", 64 * FULL.block_bytes)
     pool = pool_of(FULL)
     sequence = Sequence.begin(pool, [1] * 400, 400)
-    usual = SLAB_BYTES // FULL.block_bytes
-    assert usual > 64
     pool.limit_bytes = pool.device_bytes + 70 * FULL.block_bytes
     pool.hot_floor_bytes = pool.hot_bytes
     held = pool.device_bytes
     with pytest.raises(PoolFull):
-        pool.reserve(0, 90)
+        pool.reserve(0, [FP] * 90)
     assert pool.device_bytes == held
     sequence.close()
 
@@ -214,7 +216,7 @@ def test_a_seal_that_fails_is_done_again() -> None:
     sequence = Sequence.begin(pool, ids, BLOCK_TOKENS + 200)
     feed(sequence, ids[:70])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvchat.kvcache.sequence.copy_tokens", lambda *_: 1 / 0)
+        patch.setattr("kvchat.kvcache.sequence.write_block", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             feed(sequence, ids[70:])
     sequence.rollback()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kvchat.arch.from_hf import spec_from_config
 from kvchat.arch.spec import LayerSpec, ModelSpec
-from kvchat.kvcache.blocks import Storage, geometries
+from kvchat.kvcache.blocks import FP, HotWindow, geometries, shape_of
 from kvchat.memory.footprint import (
     BLOCK_TOKENS,
     Footprint,
@@ -80,8 +80,9 @@ def test_plan_and_engine_count_the_same(kind: str, num_tokens: int):
 def test_a_block_takes_what_torch_allocates_for_it(kind: str, dtype: torch.dtype):
     spec = spec_from_config(config_json(kind), name=kind)
     for geometry in geometries(spec, dtype):
-        storage = Storage(geometry, 3, BLOCK_TOKENS, torch.device("cpu"))
-        assert storage.nbytes == 3 * block_bytes(spec, geometry.layers, dtype.itemsize)
+        window = HotWindow(geometry, BLOCK_TOKENS, torch.device("cpu"))
+        assert window.nbytes == block_bytes(spec, geometry.layers, dtype.itemsize)
+        assert window.nbytes == shape_of(geometry, FP).block_bytes
 
 
 def test_the_hot_window_is_wider_where_more_is_lost():

@@ -17,7 +17,7 @@ from kvchat.planner.costs import Costs
 from kvchat.planner.measures import Measure, TruncateTurns
 from kvchat.planner.plan import Need, Plan, Snapshot, TurnTokens, plan_admission
 from kvchat.settings import Settings
-from kvchat.units import format_size
+from kvchat.units import format_least, format_size
 
 if TYPE_CHECKING:
     from kvchat.models.load import LoadedModel
@@ -125,7 +125,7 @@ def _too_long(prompt: Prompt, plan: Plan, snapshot: Snapshot) -> OutOfMemory:
     facts = {
         "tokens": len(prompt.token_ids),
         "capacity": max(0, plan.capacity_tokens),
-        "needed": format_size(plan.expected.total - plan.expected.headroom),
+        "needed": format_least(plan.expected.total - plan.expected.headroom),
         "allowed": format_size(max(0, snapshot.allowed_bytes)),
     }
     if plan.short_by_tokens:

@@ -26,7 +26,7 @@ from kvchat.kvcache.blocks import (
     write_block,
 )
 from kvchat.kvcache.prefix_index import IdleTail, PrefixIndex
-from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
+from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, lower_of
 
 SLAB_BYTES = 32 * 1024**2
 SLAB_PART = 32  # a new slab is at most this part of what is held: 3 % may stand free
@@ -224,8 +224,8 @@ class Pool:
     @torch.inference_mode()
     def requantize(self, block: Block, pair: FormatPair) -> int:
         """Stores a sealed block in other formats from what it holds now; whoever holds it reads it
-        so from the next step on. Returns the bytes that became free. Raises PoolFull: nothing is
-        changed then.
+        so from the next step on. What it has lost already stays lost, and it counts as made over
+        that. Returns the bytes that became free. Raises PoolFull: nothing is changed then.
         """
         assert block.key is not None
         (made,) = self.reserve(block.group, [pair])
@@ -237,6 +237,7 @@ class Pool:
             raise
         freed = block.nbytes - made.nbytes
         self._free(block)
+        block.over = lower_of(block.over, block.pair)
         block.pair, block.slab = pair, made.slab
         block.start, block.nbytes = made.start, made.nbytes
         self.num_moved += 1

@@ -111,7 +111,7 @@ class PrefixIndex:
         """
         usable = token_ids[:-1]
         keys, pieces = self._walk(usable, floor)
-        most_without = max(0, len(keys) - hot_tokens // BLOCK_TOKENS)
+        most_without = self._most_without_tail(keys, usable, floor, hot_tokens)
         best: Match | None = None
         for depth in range(len(keys), -1, -1):
             if best is not None and depth < most_without:
@@ -130,6 +130,16 @@ class PrefixIndex:
                 best = match
         assert best is not None, "depth 0 always matches"
         return best
+
+    def _most_without_tail(
+        self, keys: list[bytes], usable: Sequence[int], floor: FormatPair, hot_tokens: int
+    ) -> int:
+        """So many blocks that R tokens before the end of what is known are read again."""
+        known = len(keys) * BLOCK_TOKENS
+        if hot_tokens:
+            parent = keys[-1] if keys else self.root
+            known += self._tail(parent, usable[known:], floor, with_blocks=False)[1]
+        return min(len(keys), max(0, known - hot_tokens) // BLOCK_TOKENS)
 
     def _walk(
         self, token_ids: Sequence[int], floor: FormatPair

@@ -52,7 +52,9 @@ class BlockList:
 
 
 class Sequence:
-    """`storing` is the pool's when the text began. `over`: the lowest formats of its blocks."""
+    """`storing` is the pool's when the text began. `over`: the lowest formats of what its newest
+    tokens were computed over.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -64,6 +66,7 @@ class Sequence:
         self.hot: list[HotWindow] = []
         self.num_new = 0
         self._sealed_hot = 0
+        self._num_moved = pool.num_moved
         self._reserved: list[list[Block]] = []
         self._runs: dict[int, tuple[tuple[int, int], list[Run]]] = {}
         self._lists: dict[int, tuple[tuple[int, int, int], list[BlockList]]] = {}
@@ -106,7 +109,9 @@ class Sequence:
         sequence.token_ids = list(token_ids[: len(match.keys) * BLOCK_TOKENS])
         try:
             left = len(token_ids) - sequence.start
-            sequence.resize_hot(min(capacity, max(storing.hot_tokens + BLOCK_TOKENS, left)))
+            capacity = min(capacity, max(storing.hot_tokens + BLOCK_TOKENS, left))
+            # The tail of a text with a larger R may be longer than the hot window is otherwise.
+            sequence.resize_hot(max(capacity, match.tail_tokens))
             sequence._take_tail(match, token_ids)
         except BaseException:
             sequence.close(keep_tail=False)
@@ -120,6 +125,10 @@ class Sequence:
         num = match.tail_tokens
         if not num or match.tail is None:
             return
+        # It may have been computed over other copies of the blocks than those that are held now.
+        parts = (match.tail,) if isinstance(match.tail, IdleTail) else match.tail
+        for part in parts:
+            self.over = lower_of(self.over, part.over)
         for group, geometry in enumerate(self.pool.geometries):
             if isinstance(match.tail, IdleTail):
                 hot = match.tail.hot[group]
@@ -202,6 +211,7 @@ class Sequence:
     def reserve(self, num_new: int) -> None:
         """Makes room for the next forward, for all groups or for none. Raises PoolFull."""
         assert not self._reserved, "a forward is already under way"
+        self._look_again()
         needed = self.num_hot + num_new
         if not self.hot or needed > self.hot[0].num_tokens:
             self.resize_hot(needed)
@@ -216,6 +226,15 @@ class Sequence:
             self.rollback()
             raise
         self.num_new = num_new
+
+    def _look_again(self) -> None:
+        """Blocks may be stored in less since the last step: what comes is computed over that."""
+        if self._num_moved != self.pool.num_moved:
+            self._num_moved = self.pool.num_moved
+            for table in self.tables:
+                for block in table:
+                    if block is not None:
+                        self.over = lower_of(self.over, lower_of(block.pair, block.over))
 
     def _num_full(self, num_hot: int) -> int:
         """Blocks that so many hot tokens fill beside those that stay as computed."""
@@ -324,7 +343,8 @@ class Sequence:
         """
         for geometry, table in zip(self.pool.geometries, self.tables, strict=True):
             first = geometry.first_visible(self.num_cached) // BLOCK_TOKENS
-            for i in range(first - 1, -1, -1):
+            # A window shorter than R ends in the hot window: it has left all that is sealed.
+            for i in range(min(first, len(table)) - 1, -1, -1):
                 block = table[i]
                 if block is None:
                     break

@@ -112,9 +112,7 @@ def _table(outlook: Outlook, lang: Language) -> Iterator[str]:
             format_size(row.total_bytes),
             f"{row.largest_context:,}",
         ]
-        yield _line(cells) + ("" if row.runs else " *")
-    if not all(row.runs for row in outlook.rows):
-        yield say("plan.arithmetic", lang)
+        yield _line(cells)
 
 
 def _line(cells: list[str]) -> str:

@@ -17,9 +17,6 @@ from kvchat.memory.formats import FORMATS, FormatPair, vector_bytes
 from kvchat.units import format_size
 from kvchat.wording import Language, say
 
-# What this version can hold; the rest is arithmetic.
-RUNNABLE = ("fp",)
-
 
 @dataclass(frozen=True, slots=True)
 class Footprint:

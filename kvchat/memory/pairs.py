@@ -1,14 +1,10 @@
-"""What each pair of formats would hold: the rows of `plan` and of the README's table.
-
-Arithmetic for formats that this version cannot run yet as well, and each row says which it is.
-"""
+"""What each pair of formats would hold: the rows of `plan` and of the README's table."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kvchat.arch.spec import ModelSpec
 from kvchat.memory.footprint import (
-    RUNNABLE,
     Holding,
     footprint_of,
     kv_bytes,
@@ -31,7 +27,6 @@ class PairRow:
     kv_bytes: int
     total_bytes: int
     largest_context: int
-    runs: bool
 
 
 def pairs(key_format: str | None = None, value_format: str | None = None) -> list[tuple[str, str]]:
@@ -64,7 +59,6 @@ def _row(spec: ModelSpec, num_tokens: int, usable_bytes: int, holding: Holding) 
         found.kv_device,
         found.total,
         largest_context(spec, usable_bytes, holding),
-        holding.key_format in RUNNABLE and holding.value_format in RUNNABLE,
     )
 
 

@@ -1,6 +1,7 @@
 """`plan` from the command line: what it prints, from which model, and what it refuses."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,12 @@ def test_the_published_row(
     assert "327,680" in out
 
 
-def test_every_pair_of_formats_is_there_and_says_whether_it_runs(
+def test_every_pair_of_formats_is_there(
     capsys: pytest.CaptureFixture[str], data_dir: Path, llama: Path
 ):
     flags = ["--model", str(llama), "--context", "1000", "--memory-budget", "155GiB"]
     found = planned(capsys, data_dir, *flags, "--dtype", "fp16")
     assert len(found["pairs"]) == len(FORMATS) ** 2
-    assert [row["runs"] for row in found["pairs"]] == [True] + [False] * 48
     most = {(r["key_format"], r["value_format"]): r["largest_context"] for r in found["pairs"]}
     assert 70_000 < most["fp", "fp"] < 80_000 < most["int8", "int8"] <= 131_072
     assert most["int4", "int4"] == 131_072
@@ -225,7 +225,8 @@ def test_the_text_is_in_one_language_and_lines_up(
     korean = any("가" <= letter <= "힣" for letter in out)
     assert korean == (lang == "ko")
     assert ("슬라이딩" if lang == "ko" else "sliding layers") in out
-    rows = [line for line in out.splitlines() if line.endswith("*")]
+    rows = [line for line in out.splitlines() if re.match(r" *\w+/\w+ +[\d,]+ ", line)]
+    assert len(rows) == len(FORMATS) ** 2
     assert len({len(row) for row in rows}) == 1
 
 

@@ -121,6 +121,8 @@ def _parser(lang: Language) -> _Parser:
     made["plan"].flag("--markdown", action="store_true")
     made["doctor"].flag("--report", action="store_true")
     made["bench"].flag("name", metavar="NAME", nargs="*")
+    made["bench"].flag("--pairs", metavar="K/V,...")
+    made["bench"].flag("--text", metavar="FILE", type=Path)
     for face in ("ask", "plan", "bench", "doctor"):
         made[face].flag("--json", action="store_true")
     _settings(made["ask"], _OF_A_REPLY)

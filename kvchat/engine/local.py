@@ -106,7 +106,6 @@ class LocalModel:
     def _config(self) -> Any:
         return self.model.config
 
-    @torch.inference_mode()
     def step(self, text: Text, token_ids: Ids[int]) -> Tensor:
         """Feeds the ids and returns the logits after the last one, [vocab]. Undone whole if it
         fails.
@@ -114,11 +113,16 @@ class LocalModel:
         Raises what the forward raises, and PoolFull; the caller releases memory outside its except
         block.
         """
+        return self.score(text, token_ids, 1)[0]
+
+    @torch.inference_mode()
+    def score(self, text: Text, token_ids: Ids[int], num_last: int) -> Tensor:
+        """The same with the logits after each of the last ids, [num_last, vocab]."""
         sequence = text.sequence
         before = text.library.save() if self.has_library_layers else None
         try:
             sequence.reserve(len(token_ids))
-            logits = self._forward(text, token_ids)
+            logits = self._forward(text, token_ids, num_last)
             sequence.commit(token_ids)
         except BaseException:
             sequence.rollback()
@@ -129,7 +133,7 @@ class LocalModel:
             text.forward.end()
         return logits
 
-    def _forward(self, text: Text, token_ids: Ids[int]) -> Tensor:
+    def _forward(self, text: Text, token_ids: Ids[int], num_last: int = 1) -> Tensor:
         text.forward.begin()
         device = self.pool.device
         start = text.num_cached
@@ -140,7 +144,7 @@ class LocalModel:
             position_ids=positions,
             cache=text.cache,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=num_last,
         )
-        logits: Tensor = output.logits[0, -1]
+        logits: Tensor = output.logits[0]
         return logits

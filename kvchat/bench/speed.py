@@ -1,4 +1,4 @@
-"""`python app.py bench`: this engine beside the library's own loop and cache, in one run.
+"""`bench prefill`, `bench decode`: this engine beside the library's own loop and cache, in one run.
 
     prefill   tokens a second until the first token, from an empty cache
     decode    seconds a token after that, at the same length of text
@@ -7,14 +7,11 @@ Both sides use the same weights, ids and threads and take turns, so that whateve
 is doing falls on both. A ratio above 1 means that kvchat is faster. Nothing is asserted here.
 """
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,16 +20,10 @@ from transformers import StoppingCriteria
 from kvchat.attention.hf_seam import use_library_attention
 from kvchat.engine.engine import Engine
 from kvchat.engine.events import Request, Token
-from kvchat.engine.open import open_engine
-from kvchat.errors import SettingsError
-from kvchat.models.progress import silent
-from kvchat.settings import Settings, changed
-from kvchat.wording import Language, say
 
 CONTEXTS = (512, 4096)
 NEW_TOKENS = 17
 ROUNDS = 3
-NAMES = ("prefill", "decode")
 
 
 @dataclass(slots=True)
@@ -48,21 +39,9 @@ class Times:
         self.decode_s.extend(b - a for a, b in pairwise(moments[1:]))
 
 
-def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Language) -> int:
-    """Prints a line a measurement, or with `--json` an object a line. Raises KVChatError."""
-    names = tuple(args.name) or NAMES
-    unknown = [name for name in names if name not in NAMES]
-    if unknown:
-        raise SettingsError("bench_unknown", name=unknown[0], known=", ".join(NAMES))
-    settings = changed(settings, {"memory_budget": None})
-    engine = open_engine(settings, data_dir, silent, None)
-    for row in measured(engine, CONTEXTS, ROUNDS):
-        if row["name"] in names:
-            print(json.dumps(row) if args.json else say("bench.row", lang, **row), flush=True)
-    return 0
-
-
-def measured(engine: Engine, contexts: tuple[int, ...], rounds: int) -> Iterator[dict[str, Any]]:
+def measured(
+    engine: Engine, contexts: tuple[int, ...] = CONTEXTS, rounds: int = ROUNDS
+) -> Iterator[dict[str, Any]]:
     """Rows of prefill and decode at each length of text that the model can take."""
     engine.loaded.eos_token_ids = frozenset()
     generator = torch.Generator().manual_seed(1)

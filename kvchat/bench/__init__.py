@@ -1,0 +1,86 @@
+"""`python app.py bench NAME…`: measures this machine and this model; nothing is asserted.
+
+    prefill, decode   speed beside the library's own loop and cache
+    cache             tokens in a GiB of KV, and what of the pool stands free
+    requantize        storing a text in lower formats, beside decode steps
+    fidelity          what each pair of formats costs this model; the verdict is kept
+
+A row a measurement: a line to read, or with `--json` an object.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kvchat.bench import cache as cache_bench
+from kvchat.bench import fidelity, requantize, speed
+from kvchat.bench.readers import PEERS
+from kvchat.bench.telling import told
+from kvchat.bench.text import sample
+from kvchat.engine.engine import Engine
+from kvchat.engine.open import open_engine
+from kvchat.errors import SettingsError
+from kvchat.models.progress import silent
+from kvchat.models.verdicts import keep_verdicts
+from kvchat.settings import Settings, changed
+from kvchat.wording import Language
+
+NAMES = ("prefill", "decode", "cache", "requantize", "fidelity")
+DEFAULT = ("prefill", "decode")
+
+
+def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Language) -> int:
+    """Prints each row once it is measured. Raises KVChatError."""
+    names = tuple(args.name) or DEFAULT
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        raise SettingsError("bench_unknown", name=unknown[0], known=", ".join(NAMES))
+    benches = _Benches(args, changed(settings, {"memory_budget": None}), data_dir, lang)
+    for row in benches.rows(names):
+        print(json.dumps(row, ensure_ascii=False) if args.json else told(row, lang), flush=True)
+    return 0
+
+
+class _Benches:
+    """What was asked for, over one engine that is opened when the first of them wants it."""
+
+    def __init__(
+        self, args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Language
+    ) -> None:
+        self.pairs = fidelity.chosen_pairs(args.pairs) if args.pairs else None
+        self.text_file: Path | None = args.text
+        self.settings, self.data_dir, self.lang = settings, data_dir, lang
+        self._engine: Engine | None = None
+
+    @property
+    def engine(self) -> Engine:
+        if self._engine is None:
+            self._engine = open_engine(self.settings, self.data_dir, silent, None)
+        return self._engine
+
+    def rows(self, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        wanted = [name for name in ("prefill", "decode") if name in names]
+        if wanted:
+            yield from (row for row in speed.measured(self.engine) if row["name"] in wanted)
+        if "cache" in names:
+            yield from cache_bench.measured(self._own(cache_bench.DEFAULT_PAIRS))
+        if "requantize" in names:
+            yield from requantize.measured(self.engine, self._own(requantize.DEFAULT_PAIRS))
+        if "fidelity" in names:
+            yield from self._fidelity()
+
+    def _own(self, usual: tuple[str, ...]) -> tuple[str, ...]:
+        """The pairs asked for, without what other programs do."""
+        asked = usual if self.pairs is None else self.pairs
+        return tuple(name for name in asked if name not in PEERS)
+
+    def _fidelity(self) -> Iterator[dict[str, Any]]:
+        loaded = self.engine.loaded
+        text = sample(self.text_file, loaded.name, self.lang)
+        rows = list(fidelity.measured(self.engine, text, self.pairs or fidelity.DEFAULT_PAIRS))
+        found = [fidelity.verdict_of(row) for row in rows]
+        keep_verdicts(self.data_dir, loaded.name, [one for one in found if one is not None])
+        for row, verdict in zip(rows, found, strict=True):
+            yield row | {"passed": None if verdict is None else verdict.passed}

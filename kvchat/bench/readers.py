@@ -1,0 +1,156 @@
+"""Ways to keep what a model has read, each of which answers with the next token's logits.
+
+`PairReader` is the product itself: its blocks, hot window and attention, in one pair of formats.
+The others are what people use elsewhere, over the same weights, as plain arithmetic in torch:
+llama.cpp's q8_0 and q4_0 (groups of 32 along a vector, one fp16 scale each), q4_0 after a rotation,
+and the library's own quantized cache (optimum-quanto). Knows no text and no score.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, QuantizedCache
+
+from kvchat.attention.hf_seam import use_library_attention
+from kvchat.engine.engine import Engine
+from kvchat.engine.local import LocalModel
+from kvchat.errors import SettingsError
+from kvchat.kvcache.blocks import shape_of
+from kvchat.kvcache.pool import Pool, Storing
+from kvchat.kvcache.quantize import rotation
+from kvchat.memory.formats import FORMATS, FormatPair
+
+CHUNK_TOKENS = 64
+_GROUP = 32
+
+
+class Reader(Protocol):
+    """`bits`: of a stored value, its share of the scales included."""
+
+    name: str
+    bits: float
+
+    def read(self, token_ids: Sequence[int], num_last: int) -> Tensor:
+        """Reads on; the logits after each of the last ids, [num_last, vocab]."""
+        ...
+
+
+class PairReader:
+    """The product's own cache, in a pool of its own: nothing is shared with another reader."""
+
+    def __init__(self, engine: Engine, pair: FormatPair) -> None:
+        geometries = engine.pool.geometries
+        pool = Pool(geometries, engine.pool.device, b"bench")
+        pool.storing = Storing(pair, pair)
+        self.name = str(pair)
+        self.local = LocalModel(engine.loaded.model, engine.loaded.spec, pool)
+        self.text = self.local.open((), CHUNK_TOKENS)
+        stored = [shape_of(one, one.served(pair)).block_bytes for one in geometries]
+        values = sum(one.block_bytes // one.dtype.itemsize for one in geometries)
+        self.bits = 8 * sum(stored) / values
+
+    def read(self, token_ids: Sequence[int], num_last: int) -> Tensor:
+        return self.local.score(self.text, token_ids, num_last)
+
+
+class LibraryReader:
+    """The library's loop over a cache of its kind."""
+
+    def __init__(self, engine: Engine, name: str, bits: float, cache: Any) -> None:
+        self.name, self.bits, self.cache = name, bits, cache
+        self._model: Any = engine.loaded.model
+        self._device = engine.loaded.device
+
+    @torch.inference_mode()
+    def read(self, token_ids: Sequence[int], num_last: int) -> Tensor:
+        ids = torch.tensor([token_ids], device=self._device)
+        with use_library_attention(self._model):
+            found = self._model(
+                input_ids=ids, cache=self.cache, use_cache=True, logits_to_keep=num_last
+            )
+        logits: Tensor = found.logits[0]
+        return logits
+
+
+class _Rounded(DynamicCache):
+    """Keeps every new vector as `rounded` leaves it."""
+
+    def __init__(self, config: Any, rounded: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(config=config)
+        self._rounded = rounded
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        keys, values = (self._by_rows(x) for x in (key_states, value_states))
+        return super().update(keys, values, *args, **kwargs)
+
+    def _by_rows(self, x: Tensor) -> Tensor:
+        """[1, heads, tokens, D], rounded token by token."""
+        return self._rounded(x.transpose(1, 2)).transpose(1, 2)
+
+
+def _groups(x: Tensor) -> Tensor:
+    """[..., heads, D] -> [..., heads * D / 32, 32] in fp32: all heads of a token are one row."""
+    rows: Tensor = x.float().flatten(-2).unflatten(-1, (-1, _GROUP))
+    return rows
+
+
+def q8_0(x: Tensor) -> Tensor:
+    """x [..., heads, D] -> what llama.cpp's q8_0 keeps of it: scale = absmax / 127 in fp16."""
+    groups = _groups(x)
+    scale = (groups.abs().amax(-1, keepdim=True) / 127).half().float()
+    codes = (groups / scale).nan_to_num_().round_().clamp_(-127, 127)
+    return (codes * scale).reshape(x.shape).to(x.dtype)
+
+
+def q4_0(x: Tensor) -> Tensor:
+    """x [..., heads, D] -> what q4_0 keeps of it: the largest becomes -8 of codes from -8 to 7."""
+    groups = _groups(x)
+    largest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
+    scale = (largest / -8).half().float()
+    codes = (groups / scale).nan_to_num_().add_(8.5).floor_().clamp_(0, 15) - 8
+    return (codes * scale).reshape(x.shape).to(x.dtype)
+
+
+def rotated_q4_0(x: Tensor) -> Tensor:
+    """q4_0 of the rotated vector, rotated back: what comes of it where queries are rotated too."""
+    turn = rotation(x.shape[-1], x.device, torch.float32)
+    return (q4_0(x.float() @ turn) @ turn).to(x.dtype)
+
+
+_ROUNDED: dict[str, tuple[float, Callable[[Tensor], Tensor]]] = {
+    "q8_0": (8.5, q8_0),
+    "q4_0": (4.5, q4_0),
+    "q4_0-rotated": (4.5, rotated_q4_0),
+}
+_QUANTO = "quanto-int4"
+PEERS = (*_ROUNDED, _QUANTO)
+
+
+def make_reader(engine: Engine, name: str) -> Reader:
+    """A pair of formats, as `int6/int4`, or one of PEERS. Raises SettingsError."""
+    config = engine.loaded.model.config
+    if name in _ROUNDED:
+        bits, rounded = _ROUNDED[name]
+        if any(one.num_kv_heads * one.key_dim % _GROUP for one in engine.pool.geometries):
+            raise SettingsError("bench_peer", name=name)
+        return LibraryReader(engine, name, bits, _Rounded(config, rounded))
+    if name != _QUANTO:
+        return PairReader(engine, parse_pair(name))
+    try:
+        cache = QuantizedCache("quanto", config, nbits=4)
+    except (ImportError, ValueError):  # not installed, or a model with sliding layers
+        raise SettingsError("bench_peer", name=name) from None
+    # For each group of 64 it keeps a scale and a shift in the model's own dtype.
+    bits = 4 + 2 * 8 * engine.loaded.dtype.itemsize / 64
+    return LibraryReader(engine, name, bits, cache)
+
+
+def parse_pair(name: str) -> FormatPair:
+    names = [part.strip() for part in name.split("/")]
+    if len(names) > 2 or not all(part in FORMATS for part in names):
+        raise SettingsError("bench_pair", name=name, known=", ".join((*FORMATS, *PEERS)))
+    return FormatPair.parse(name)

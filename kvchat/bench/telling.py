@@ -1,0 +1,30 @@
+"""What a benchmark measured, in a line to read."""
+
+from typing import Any
+
+from kvchat.models.verdicts import LEAST_SAME_PERCENT, MOST_KL
+from kvchat.units import format_size
+from kvchat.wording import Language, say
+
+
+def told(row: dict[str, Any], lang: Language) -> str:
+    match row["name"]:
+        case "fidelity":
+            return " ".join((say("bench.fidelity", lang, **row), *_judged(row, lang)))
+        case "cache":
+            return say("bench.cache", lang, **row, size=format_size(row["limit_bytes"]))
+        case "waste":
+            return say("bench.waste", lang, **row)
+        case "requantize":
+            return say("bench.requantize", lang, **row, freed=format_size(row["freed_bytes"]))
+        case _:
+            return say("bench.row", lang, **row)
+
+
+def _judged(row: dict[str, Any], lang: Language) -> list[str]:
+    """Needles, and whether the formats are offered for this model."""
+    said = [say("bench.needles" if row["needles_asked"] else "bench.needles_weak", lang, **row)]
+    if row["passed"] is not None:
+        bounds = {"kl": MOST_KL, "same_percent": LEAST_SAME_PERCENT}
+        said.append(say("bench.passed" if row["passed"] else "bench.not_passed", lang, **bounds))
+    return said

@@ -1,0 +1,111 @@
+"""`bench` as a person calls it, over a tiny model."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvchat import cli
+from kvchat.bench import NAMES, requantize
+from kvchat.bench.cache import Chats, measured, waste
+from kvchat.bench.telling import told
+from kvchat.engine.engine import Engine
+from kvchat.memory.formats import FormatPair
+from kvchat.models.verdicts import verdicts
+from kvchat.units import MIB
+from tests.tiny import tiny_folder
+
+# 128 KiB a token as computed: 512 tokens in 64 MiB.
+HELD = {"fp/fp": 512, "int8/int8": 960, "int4/int4": 1984, "llama.cpp f16": 512}
+
+
+def test_fidelity_keeps_its_verdict(
+    tmp_path: Path, data_dir: Path, text_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows to read and rows for scripts; what was measured last is what is kept."""
+    folder = str(tiny_folder("llama", tmp_path / "tiny"))
+    words = ["bench", "fidelity", "--model", folder, "--text", str(text_file)]
+    assert cli.main([*words, "--pairs", "int8,int2", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["pair"], row["passed"]) for row in rows] == [
+        ("fp", None), ("int8/int8", True), ("int2/int2", False),
+    ]  # fmt: skip
+    kept = verdicts(data_dir, "tiny")
+    assert {pair: one.passed for pair, one in kept.items()} == {
+        "int8/int8": True, "int2/int2": False,
+    }  # fmt: skip
+    assert kept["int2/int2"].kl == rows[2]["kl"]
+    assert cli.main([*words, "--pairs", "int4,q4_0", "--lang", "ko"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert ["통과" in line for line in lines] == [False, True, False]  # or not: "통과 못 함"
+    assert set(verdicts(data_dir, "tiny")) == {"int8/int8", "int2/int2", "int4/int4"}
+
+
+def test_cache_needs_no_model(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, data_dir: Path
+) -> None:
+    monkeypatch.setattr("kvchat.bench.cache.waste", lambda _: {"name": "waste"})
+    assert cli.main(["bench", "cache", "--model", "/nowhere", "--pairs", "int8", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    held = {row["pair"]: row["tokens"] for row in rows if row["name"] == "cache"}
+    # Of llama.cpp these are a GiB over 128 KiB, 68 KiB and 36 KiB.
+    assert held == {
+        "int8/int8": 16128, "llama.cpp f16": 8192, "llama.cpp q8_0": 15420,
+        "llama.cpp q4_0": 29127,
+    }  # fmt: skip
+
+
+def test_a_real_pool_holds_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvchat.bench.cache.waste", lambda _: {"name": "waste"})
+    rows = list(measured(("fp", "int8", "int4"), 64 * MIB))
+    held = {row["pair"]: row["tokens"] for row in rows if row["name"] == "cache"}
+    assert {name: held[name] for name in HELD} == HELD
+
+
+@pytest.mark.parametrize("then", [None, "int6/int4"])
+def test_chats_that_live_near_the_limit(then: str | None) -> None:
+    """Blocks are dropped and requantized; the pool stays whole, and little of it stands free."""
+    chats = Chats(FormatPair.parse("fp"), then=FormatPair.parse(then) if then else None)
+    row = waste(chats, num_turns=45)
+    assert row["tokens"] > 4096
+    assert 0 < row["mean_percent"] < 4
+    assert row["mean_percent"] <= row["worst_percent"]
+    assert chats.pool.limit_bytes is not None
+    assert chats.pool.device_bytes <= chats.pool.limit_bytes
+    chats.pool.check_integrity(held=0)
+    stored = {str(block.pair) for block in chats.pool.index.all()}
+    assert stored == ({"fp/fp"} if then is None else {"fp/fp", then})
+
+
+def test_requantize_frees_what_it_says(engine: Engine) -> None:
+    rows = list(requantize.measured(engine, ("int8", "int4"), context=256))
+    assert [row["pair"] for row in rows] == ["int8/int8", "int4/int4"]
+    # 4 layers, 2 heads of 16 + 16 dimensions: 1,024 bytes a token in fp32, 288 in int8, 160 in int4
+    assert [row["freed_bytes"] for row in rows] == [256 * (1024 - 288), 256 * (1024 - 160)]
+    assert all(row["requantize_ms"] > 0 and row["steps_ms"] > 0 for row in rows)
+    assert engine.pool.device_bytes == 0
+    engine.pool.check_integrity(held=0)
+
+
+def test_a_name_that_is_no_benchmark(capsys: pytest.CaptureFixture[str], data_dir: Path) -> None:
+    for words in (["speed"], ["fidelity", "--pairs", "int7"], ["cache", "--pairs", "all,int7"]):
+        assert cli.main(["bench", *words, "--lang", "en"]) == 1
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert "int6" in said or ", ".join(NAMES) in said
+
+
+def test_every_row_has_a_line() -> None:
+    rows: list[dict[str, object]] = [
+        {"name": "waste", "pair": "fp", "turns": 9, "mean_percent": 1.5, "worst_percent": 2.25},
+        {"name": "cache", "model": "m", "pair": "fp", "limit_bytes": 2**30, "tokens": 8192,
+         "bytes_per_token": 131072.0},
+        {"name": "requantize", "pair": "int8/int8", "tokens": 4096, "threads": 1, "steps": 5,
+         "requantize_ms": 1.5, "steps_ms": 2.5, "freed_bytes": 2**20},
+        {"name": "decode", "context": 512, "threads": 2, "kvchat_ms": 1.0, "library_ms": 2.0,
+         "ratio": 2.0, "fastest_ratio": 2.0},
+    ]  # fmt: skip
+    for row in rows:
+        for lang in ("en", "ko"):
+            assert told(row, lang)  # type: ignore[arg-type]
+    assert "8,192 tokens, 131,072 bytes each" in told(rows[1], "en")

@@ -28,7 +28,7 @@ def is_installed() -> bool:
 
 def supports(query: Tensor, kv: LayerKV) -> bool:
     """One new token, sizes that fill whole vectors, codes of whole numbers; any scoring."""
-    if query.shape[2] != 1 or query.dtype not in _DTYPES or not is_installed():
+    if query.shape[2] != 1 or kv.new[0].dtype not in _DTYPES or not is_installed():
         return False
     lying = kv.lying()
     names = {fmt.name for one, _ in lying.lists for fmt in (one.pair.key, one.pair.value)}
@@ -57,8 +57,8 @@ def attend(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
         shares,
         kernel.two_floats(scoring.scale, scoring.softcap or 0.0),
     )
-    run = kernel.run if threads == 1 else kernel.run_parallel
-    dtype, parts = _DTYPES[query.dtype], rotation_parts(key_dim)
+    run = kernel.runner(threads > 1)
+    dtype, parts = _DTYPES[kv.new[0].dtype], rotation_parts(key_dim)
     last = len(lying.lists) - 1
     for number, (one, shape) in enumerate(lying.lists):
         blocks = (

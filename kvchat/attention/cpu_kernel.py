@@ -6,11 +6,15 @@ hot window, and `join` makes the output of all shares (FlashDecoding's split). T
 rotated as the keys were, and the output back (kvcache/quantize.py). Nothing is gathered, and
 nothing is dequantised beyond a register. The inner loops are in cpu_lanes.py. Knows no torch.
 
-All arguments stand in one array of int64, so that a call costs a pointer.
+All arguments stand in one array of int64, so that a call costs a pointer. Compiled code is kept on
+disk where numba can; what it finds there is not trusted: two processes that write at once may leave
+one's kernel under the other's name (numba's index is read, changed and written without a lock).
 """
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 from zlib import crc32
 
@@ -34,6 +38,8 @@ from kvchat.memory.footprint import BLOCK_TOKENS
 
 # numba keeps compiled kernels by this file's date; what the loops are made of belongs to the key.
 _STAMP = crc32(Path(cpu_lanes.__file__).read_bytes())
+# A full disk, a file that was cut off, no folder to write to: it is compiled for this process then.
+_NO_DISK = (OSError, RuntimeError, EOFError, UnpicklingError)
 _LOWEST = np.float32(-1e30)  # of masked scores: minus infinity would make NaN of a difference
 _FAST = {"reassoc", "nsz", "arcp", "contract", "afn"}
 
@@ -65,6 +71,19 @@ def item_floats(key_dim: int, value_dim: int, ratio: int) -> int:
     return ratio * (2 + 2 * value_dim + 2 * key_dim + BLOCK_TOKENS) + BLOCK_TOKENS
 
 
+def _mark(*about: object) -> int:
+    """A number for one piece of compiled code, made of what it was compiled from."""
+    return crc32(repr((_STAMP, about)).encode())
+
+
+def _kept(compiled: Callable[[bool], Any]) -> Any:
+    """What `compiled(on_disk)` gives, from the disk where that is possible."""
+    try:
+        return compiled(True)
+    except _NO_DISK:
+        return compiled(False)
+
+
 def _bits(kind: str) -> int:
     return FLOATS[kind] if kind in FLOATS else sum(PLANES[kind])
 
@@ -93,9 +112,12 @@ def passes(
     value_offset, value_unit = _decoded(value_bits)
     hot_key_bytes, hot_value_bytes = (dim * FLOATS[hot_kind] // 8 for dim in (key_dim, value_dim))
     item_bytes = 4 * item_floats(key_dim, value_dim, ratio)
-    num_tokens, stamp = BLOCK_TOKENS, _STAMP
+    num_tokens = BLOCK_TOKENS
+    mark = _mark(key_kind, value_kind, hot_kind, key_dim, value_dim, ratio, key_parts)
 
     def item_pass(arguments: int, item: int) -> int:
+        if arguments == 0:
+            return mark
         given = carray(pointer(arguments), (NUM_FIELDS,), np.int64)
         scale_and_cap = carray(pointer(arguments + 8 * SCALES), (2,), np.float32)
         head, share = item // given[NUM_SHARES], item % given[NUM_SHARES]
@@ -176,15 +198,16 @@ def passes(
                     given[HOT_VALUES] + at + start * hot_value_bytes, at_scores, at_plain, num,
                     hot_kind, num_tokens, value_dim, ratio,
                 )  # fmt: skip
-        return stamp
+        return mark
 
-    return cfunc(
-        types.int64(types.int64, types.int64),
-        cache=True,
-        nopython=True,
-        error_model="numpy",
-        fastmath=_FAST,
-    )(item_pass)
+    def compiled(on_disk: bool) -> Any:
+        signature = types.int64(types.int64, types.int64)
+        return cfunc(signature, cache=on_disk, nopython=True, error_model="numpy", fastmath=_FAST)(
+            item_pass
+        )
+
+    made = _kept(compiled)
+    return made if made.ctypes(0, 0) == mark else compiled(False)
 
 
 def _decoded(bits: int) -> tuple[np.float32, np.float32]:
@@ -237,58 +260,84 @@ def _turn(at: int, parts: Any) -> None:
         at += 4 * size
 
 
-@njit(cache=True, error_model="numpy", fastmath=_FAST)
-def _join(arguments: int, ratio: int, value_dim: int, item_size: int, parts: Any) -> None:
-    """The shares of each head become its output, by log-sum-exp; a sink only adds to the sum."""
-    given = carray(pointer(arguments), (NUM_FIELDS,), np.int64)
-    num_shares = given[NUM_SHARES]
-    for head in range(given[NUM_HEADS]):
-        first = given[SCRATCH] + 4 * head * num_shares * item_size
-        for r in range(ratio):
-            most = _LOWEST
-            for share in range(num_shares):
-                found = carray(pointer(first + 4 * share * item_size), (item_size,), np.float32)
-                most = max(most, found[r])
-            total = np.float32(0)
-            if given[SINKS]:
-                sink = carray(pointer(given[SINKS]), (given[NUM_HEADS], ratio), np.float32)[head, r]
-                most = max(most, sink)
-                total = np.float32(np.exp(sink - most))
-            out = carray(
-                pointer(given[OUT] + 4 * (head * ratio + r) * value_dim), (value_dim,), np.float32
-            )
-            plain, turned = 2 * ratio + r * value_dim, 2 * ratio + (ratio + r) * value_dim
-            joined = carray(pointer(first + 4 * turned), (value_dim,), np.float32)
-            for share in range(num_shares):
-                found = carray(pointer(first + 4 * share * item_size), (item_size,), np.float32)
-                weight = np.float32(np.exp(found[r] - most))
-                total += weight * found[ratio + r]
+@cache
+def _joiner() -> Any:
+    """See `join`. `parts` is an array, so that there is one signature, and one file on disk."""
+    mark = _mark("join")
+
+    def joined(arguments: int, ratio: int, value_dim: int, item_size: int, parts: Any) -> int:
+        given = carray(pointer(arguments), (NUM_FIELDS,), np.int64)
+        num_shares = given[NUM_SHARES]
+        for head in range(given[NUM_HEADS]):
+            first = given[SCRATCH] + 4 * head * num_shares * item_size
+            for r in range(ratio):
+                most = _LOWEST
+                for share in range(num_shares):
+                    found = carray(pointer(first + 4 * share * item_size), (item_size,), np.float32)
+                    most = max(most, found[r])
+                total = np.float32(0)
+                if given[SINKS]:
+                    sinks = carray(pointer(given[SINKS]), (given[NUM_HEADS], ratio), np.float32)
+                    most = max(most, sinks[head, r])
+                    total = np.float32(np.exp(sinks[head, r] - most))
+                out = carray(
+                    pointer(given[OUT] + 4 * (head * ratio + r) * value_dim),
+                    (value_dim,),
+                    np.float32,
+                )
+                plain, turned = 2 * ratio + r * value_dim, 2 * ratio + (ratio + r) * value_dim
+                sums = carray(pointer(first + 4 * turned), (value_dim,), np.float32)
+                for share in range(num_shares):
+                    found = carray(pointer(first + 4 * share * item_size), (item_size,), np.float32)
+                    weight = np.float32(np.exp(found[r] - most))
+                    total += weight * found[ratio + r]
+                    for d in range(value_dim):
+                        kept = np.float32(0) if share == 0 else out[d]
+                        out[d] = kept + weight * found[plain + d]
+                        kept = np.float32(0) if share == 0 else sums[d]
+                        sums[d] = kept + weight * found[turned + d]
+                _turn(first + 4 * turned, parts)
                 for d in range(value_dim):
-                    kept = np.float32(0) if share == 0 else out[d]
-                    out[d] = kept + weight * found[plain + d]
-                    kept = np.float32(0) if share == 0 else joined[d]
-                    joined[d] = kept + weight * found[turned + d]
-            _turn(first + 4 * turned, parts)
-            for d in range(value_dim):
-                out[d] = (out[d] + joined[d]) / total
+                    out[d] = (out[d] + sums[d]) / total
+        return mark
+
+    def compiled(on_disk: bool) -> Any:
+        number = types.int64
+        signature = number(number, number, number, number, types.int64[::1])
+        return njit(signature, cache=on_disk, error_model="numpy", fastmath=_FAST)(joined)
+
+    return _kept(compiled)
 
 
-@njit(cache=True, nogil=True)
-def run(item_pass: int, arguments: int, num_items: int) -> None:
-    """A pass of all items, one after another. `item_pass`: the address of one of `passes`."""
-    for item in range(num_items):
-        call(item_pass, arguments, item)
+@cache
+def runner(parallel: bool) -> Any:
+    """A pass of all items, one after another or on several threads: a function of the address of
+    one of `passes`, the arguments and the number of items.
+    """
+    mark = _mark("run", parallel)
+
+    def run(item_pass: int, arguments: int, num_items: int) -> int:
+        for item in prange(num_items):
+            call(item_pass, arguments, item)
+        return mark
+
+    def compiled(on_disk: bool) -> Any:
+        signature = types.int64(types.int64, types.int64, types.int64)
+        return njit(signature, cache=on_disk, nogil=True, parallel=parallel)(run)
+
+    return _kept(compiled)
 
 
-@njit(cache=True, nogil=True, parallel=True)
-def run_parallel(item_pass: int, arguments: int, num_items: int) -> None:
-    """The same on several threads."""
-    for item in prange(num_items):
-        call(item_pass, arguments, item)
+@cache
+def _as_array(parts: tuple[int, ...]) -> Any:
+    return np.array(parts, np.int64)
 
 
 def join(
     arguments: int, ratio: int, key_dim: int, value_dim: int, value_parts: tuple[int, ...]
 ) -> None:
-    """After the last pass: writes the output."""
-    _join(arguments, ratio, value_dim, item_floats(key_dim, value_dim, ratio), value_parts)
+    """After the last pass: the shares of each head become its output, by log-sum-exp; a sink only
+    adds to the sum.
+    """
+    item_size = item_floats(key_dim, value_dim, ratio)
+    _joiner()(arguments, ratio, value_dim, item_size, _as_array(value_parts))

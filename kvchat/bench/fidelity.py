@@ -31,7 +31,7 @@ from kvchat.kvcache.pool import Storing
 from kvchat.models.verdicts import Verdict
 from kvchat.wording import Language, say
 
-AS_COMPUTED = "fp"
+AS_COMPUTED = "fp/fp"
 DEFAULT_PAIRS = ("int8", "int6/int4", "int4")
 ALL_PAIRS = ("int8", "int6", "fp8", "int8/int4", "int6/int4", "int5/int4", "int4", "int2", *PEERS)
 
@@ -74,8 +74,9 @@ def _whole(num_tokens: float) -> int:
 
 @dataclass(slots=True)
 class Score:
-    """Sums over the scored positions of one reader."""
+    """Sums over the scored positions of one reader; the bits that it keeps of a value."""
 
+    bits: float
     kl: float = 0.0
     num_same: int = 0
     surprise: float = 0.0
@@ -97,8 +98,12 @@ class Score:
 def chosen_pairs(text: str | None) -> tuple[str, ...]:
     """From `int8,int6/int4`; `all`, or None for a sensible few. Raises SettingsError."""
     if text is None:
-        return DEFAULT_PAIRS
-    names = ALL_PAIRS if text == "all" else tuple(one.strip() for one in text.split(","))
+        return _named(DEFAULT_PAIRS)
+    return _named(ALL_PAIRS if text == "all" else [one.strip() for one in text.split(",")])
+
+
+def _named(names: Sequence[str]) -> tuple[str, ...]:
+    """Each once and in one way: `int8` as `int8/int8`."""
     return tuple(dict.fromkeys(one if one in PEERS else str(parse_pair(one)) for one in names))
 
 
@@ -113,17 +118,16 @@ def measured(
     lengths = lengths.within(len(ids), loaded.spec.max_positions)
     if lengths.num_scored < _LEAST_SCORED:
         raise SettingsError("bench_text_short", name=sample.name, tokens=len(ids))
-    names = (AS_COMPUTED, *(name for name in names if name not in (AS_COMPUTED, "fp/fp")))
+    names = _named((AS_COMPUTED, *names))
     refuse_too_large(engine, _needed_bytes(engine, names, lengths.num_tokens))
     scores = _read(engine, names, ids, lengths)
     _find_needles(engine, names, scores, ids[: lengths.num_around_needles], sample.lang)
     computed = scores[AS_COMPUTED]
     asked = len(computed.needles) if 2 * sum(computed.needles) >= len(computed.needles) else 0
     for name in names:
-        bits = make_reader(engine, name).bits
         row = _row(scores[name], computed, asked)
         about = {"name": "fidelity", "model": loaded.name, "text": sample.name, "pair": name}
-        yield about | {"bits": round(bits, 3), "tokens": lengths.num_tokens} | row
+        yield about | {"tokens": lengths.num_tokens} | row
 
 
 def _needed_bytes(engine: Engine, names: Sequence[str], num_tokens: int) -> int:
@@ -142,7 +146,7 @@ def _read(
     engine: Engine, names: Sequence[str], ids: Sequence[int], lengths: Lengths
 ) -> dict[str, Score]:
     readers = {name: make_reader(engine, name) for name in names}
-    scores = {name: Score() for name in names}
+    scores = {name: Score(reader.bits) for name, reader in readers.items()}
     following = torch.tensor(ids[1 : lengths.num_tokens + 1], device=engine.loaded.device)
     for start in range(0, lengths.num_tokens, CHUNK_TOKENS):
         stop = start + CHUNK_TOKENS
@@ -191,6 +195,7 @@ def _find_needles(
 def _row(score: Score, computed: Score, needles_asked: int) -> dict[str, Any]:
     change = score.perplexity / computed.perplexity - 1
     return {
+        "bits": round(score.bits, 3),
         "scored": score.num_scored,
         "kl": round(score.kl / score.num_scored, 6),
         "same_percent": round(100 * score.num_same / score.num_scored, 2),

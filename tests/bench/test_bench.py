@@ -28,7 +28,7 @@ def test_fidelity_keeps_its_verdict(
     assert cli.main([*words, "--pairs", "int8,int2", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["pair"], row["passed"]) for row in rows] == [
-        ("fp", None), ("int8/int8", True), ("int2/int2", False),
+        ("fp/fp", None), ("int8/int8", True), ("int2/int2", False),
     ]  # fmt: skip
     kept = verdicts(data_dir, "tiny")
     assert {pair: one.passed for pair, one in kept.items()} == {

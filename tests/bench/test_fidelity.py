@@ -29,27 +29,28 @@ from kvchat.units import GIB
 from kvchat.wording import table
 
 SHORT = replace(LENGTHS, num_tokens=768, num_scored=384, num_around_needles=448)
-OWN = ("int8", "int4", "int2")
+FP, INT8, INT4, INT2 = "fp/fp", "int8/int8", "int4/int4", "int2/int2"
+OWN = (INT8, INT4, INT2)
 
 
 @pytest.fixture(scope="module")
 def rows(engine: Engine, text_file: Path) -> dict[str, dict[str, object]]:
-    found = measured(engine, sample(text_file, "tiny", "en"), (*OWN, *PEERS), SHORT)
+    found = measured(engine, sample(text_file, "tiny", "en"), ("int8", "int4", INT2, *PEERS), SHORT)
     return {str(row["pair"]): row for row in found}
 
 
 def test_rows_of_a_real_run(rows: dict[str, dict[str, object]]) -> None:
     """The uncompressed run first and equal to itself, and less exact formats further from it."""
-    assert list(rows) == ["fp", *OWN, *PEERS]
-    assert (rows["fp"]["kl"], rows["fp"]["same_percent"]) == (0.0, 100.0)
+    assert list(rows) == [FP, *OWN, *PEERS]
+    assert (rows[FP]["kl"], rows[FP]["same_percent"]) == (0.0, 100.0)
     for row in rows.values():
         assert (row["tokens"], row["scored"], row["text"]) == (768, 384, "words.txt")
-    divergence = [rows[name]["kl"] for name in ("fp", "int8", "int4", "int2")]
+    divergence = [rows[name]["kl"] for name in (FP, *OWN)]
     assert divergence == sorted(divergence)
     assert len(set(divergence)) == len(divergence)
     assert rows["q8_0"]["kl"] < rows["q4_0"]["kl"]
-    assert rows["q4_0"]["ppl"] != rows["fp"]["ppl"]
-    assert [rows[name]["bits"] for name in ("fp", "int8", "int4", "q4_0")] == [32, 9, 5, 4.5]
+    assert rows["q4_0"]["ppl"] != rows[FP]["ppl"]
+    assert [rows[name]["bits"] for name in (FP, INT8, INT4, "q4_0")] == [32, 9, 5, 4.5]
 
 
 def test_a_random_model_is_not_asked_for_needles(rows: dict[str, dict[str, object]]) -> None:
@@ -60,12 +61,12 @@ def test_a_random_model_is_not_asked_for_needles(rows: dict[str, dict[str, objec
 def test_only_our_own_pairs_get_a_verdict(rows: dict[str, dict[str, object]]) -> None:
     kept = {name: verdict_of(row) for name, row in rows.items()}
     assert {name for name, one in kept.items() if one is not None} == set(OWN)
-    int8, int2 = kept["int8"], kept["int2"]
+    int8, int2 = kept[INT8], kept[INT2]
     assert int8 is not None
     assert int2 is not None
     assert int8.passed
     assert not int2.passed
-    assert int8.kl == rows["int8"]["kl"]
+    assert int8.kl == rows[INT8]["kl"]
     assert int8.num_scored == 384
 
 
@@ -93,7 +94,7 @@ def test_logits_of_a_chunk_are_those_of_its_tokens(engine: Engine) -> None:
 def test_divergence_by_hand() -> None:
     """p = (1/2, 1/2), q = (1/4, 3/4): ln 2 - ln 3 / 2; perplexity of the id 0 is 4."""
     p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
-    score = Score()
+    score = Score(2.0)
     score.add(q, p, torch.tensor([0]))
     assert score.kl == pytest.approx(0.143841, abs=1e-6)
     assert score.perplexity == pytest.approx(4.0)
@@ -129,7 +130,7 @@ def test_a_bad_pair_is_said_in_a_sentence(asked: str) -> None:
 
 def test_pairs_are_named_in_one_way() -> None:
     assert chosen_pairs("int8, int6 / int4,int8/int8,q4_0") == ("int8/int8", "int6/int4", "q4_0")
-    assert chosen_pairs(None) == DEFAULT_PAIRS
+    assert chosen_pairs(None) == chosen_pairs(",".join(DEFAULT_PAIRS))
     assert len(chosen_pairs("all")) == len(ALL_PAIRS)
 
 

@@ -129,6 +129,32 @@ class Settings:
             "글의 처음 토큰은 계산한 그대로 둡니다. 주의가 많이 몰리는 자리입니다.",
         ),
     )
+    disk_quota: int = _entry(
+        4 * GIB,
+        kind="size",
+        group="memory",
+        unit="B",
+        least=0,
+        most=1024 * GIB,
+        label=("KV on disk", "디스크의 KV"),
+        help=(
+            "Disk space for what was read and written, so that it is loaded instead of read "
+            "again after a restart. The least recently used goes first; 0 is off.",
+            "읽고 쓴 내용을 디스크에 둘 자리입니다. 다시 켠 뒤에 다시 읽지 않고 불러옵니다. "
+            "가장 오래 쓰지 않은 것부터 지우며, 0이면 끕니다.",
+        ),
+    )
+    disk_format: str = _entry(
+        "int8",
+        kind="choice",
+        group="memory",
+        choices=FORMAT_PAIRS,
+        label=("KV format on disk", "디스크의 KV 형식"),
+        help=(
+            "How keys/values are stored on disk; what is held in fewer bits stays so.",
+            "키/값을 디스크에 저장하는 형식입니다. 이보다 적은 비트로 둔 것은 그대로 둡니다.",
+        ),
+    )
     ladder: tuple[str, ...] = _entry(
         RUNGS,
         kind="list",

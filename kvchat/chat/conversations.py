@@ -23,6 +23,7 @@ from kvchat.chat.shelf import Shelf
 from kvchat.engine.limits import limits_for
 from kvchat.engine.worker import Worker
 from kvchat.errors import RequestError
+from kvchat.kvcache.disk import KV_FOLDER, KVFolder
 from kvchat.settings import SCHEMA, Settings, changed
 from kvchat.store.records import Message
 from kvchat.store.store import Store
@@ -40,6 +41,7 @@ class Conversations:
         self._shelf = Shelf(self._store, data_dir / "documents")
         self._saved = SavedSettings(data_dir / "settings.toml")
         self._settings_lock = threading.Lock()
+        self._kv_folder = KVFolder(data_dir / KV_FOLDER)
         self._engine: Engine | None = None
         self._drop_unlisted()
         self._worker = Worker(lambda progress, cancel: self._load(data_dir, progress, cancel))
@@ -122,11 +124,22 @@ class Conversations:
         self._store.rename(chat, title.strip())
 
     def delete(self, chat: str) -> None:
-        """The chat, its answers and the files of documents that no other chat has."""
+        """The chat, its answers, and the files of documents and of KV that no other chat has. Of a
+        chat that is not listed, a question asked once, the KV stays for the next one.
+        """
+        if self._store.chat(chat).listed:
+            self._forget_kv(chat)
         self._answers.end(chat)
         documents = [one.document for one in self._store.chat_documents(chat)]
         self._store.delete(chat)
         self._shelf.drop_unused(documents)
+
+    def _forget_kv(self, chat: str) -> None:
+        engine = self._engine
+        if engine is not None and engine.disk is not None:
+            engine.disk.forget(chat)
+        else:
+            self._kv_folder.forget(chat)
 
     def history(self, chat: str) -> list[Exchange]:
         """The turns of the branch that is shown, oldest first; the question in flight is among

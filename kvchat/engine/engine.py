@@ -7,6 +7,7 @@ here.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
@@ -39,16 +40,21 @@ from kvchat.kvcache.chats import ChatBlocks
 from kvchat.kvcache.frame import Measured, held_bytes, make_frame
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.spans import Span
+from kvchat.kvcache.tiers import DiskPlace, DiskTier
 from kvchat.memory.footprint import BLOCK_TOKENS
 from kvchat.planner.costs import Costs
 from kvchat.planner.ledger import entry
 from kvchat.planner.measures import DropIdle, ShrinkChunk
 from kvchat.planner.plan import LEAST_CHUNK, Snapshot, StepNeed, drop_idle, plan_step
+from kvchat.units import format_size
 
 if TYPE_CHECKING:
     from kvchat.models.load import LoadedModel
 
+logger = logging.getLogger(__name__)
+
 FRAME_INTERVAL_S = 0.1
+CLOSING_S = 20.0  # for what is still to be written to disk
 
 
 @dataclass(slots=True)
@@ -72,7 +78,11 @@ class _Reply:
 
 
 class Engine:
-    """A loaded model with its pool. `clock` counts seconds (a test may give its own)."""
+    """A loaded model with its pool. `clock` counts seconds (a test may give its own).
+
+    `place`: where KV files lie; None keeps nothing on disk. A model with layers of the library's
+    own keeps nothing there either (`disk` is None): those cannot go on from a stored place.
+    """
 
     def __init__(
         self,
@@ -80,6 +90,7 @@ class Engine:
         probe: Probe,
         limits: Limits,
         clock: Callable[[], float] = time.perf_counter,
+        place: DiskPlace | None = None,
     ) -> None:
         self.loaded = loaded
         self._probe = probe
@@ -88,6 +99,12 @@ class Engine:
         root = f"{loaded.name} {loaded.dtype}".encode()
         self.pool = Pool(found, loaded.device, root)
         self.local = LocalModel(loaded.model, loaded.spec, self.pool)
+        self.disk: DiskTier | None = None
+        if place is not None and not self.local.has_library_layers:
+            try:
+                self.disk = DiskTier(self.pool, place)
+            except OSError as failed:
+                logger.warning("nothing is kept on disk: %s", failed)
         self.costs = Costs(
             loaded.spec,
             found,
@@ -114,6 +131,8 @@ class Engine:
         self._limits = limits
         self.pool.storing = limits.storing
         self.costs = replace(self.costs, storing=limits.storing)
+        if self.disk is not None:
+            self.disk.quota_bytes, self.disk.formats = limits.disk_quota, limits.disk_format
 
     # --- what is measured -------------------------------------------------------------------------
 
@@ -149,6 +168,7 @@ class Engine:
             now.library_bytes,
             self.costs.activations(prefill_chunk, num_tokens),
             self._capacity_tokens(now.allowed_bytes, prefill_chunk),
+            self.disk.num_bytes if self.disk is not None else 0,
         )
         frame = make_frame(self.pool, sequence, self._spans, measured)
         return frame | {"chat": self._chat, "chats": self._chats.num_bytes()}
@@ -203,6 +223,8 @@ class Engine:
             yield Token(reply.ids[-1], rest)
         yield Framed(self.frame(reply.prefill_chunk))
         yield Done(reply.detokenizer.text, tuple(reply.ids), finish, self._figures(reply, text))
+        if self.disk is not None:
+            self.disk.keep(reply.request.chat, text.sequence)
 
     def _opened(self, reply: _Reply) -> Generator[Event, None, Text]:
         request = reply.request
@@ -211,12 +233,30 @@ class Engine:
             return self.local.open(request.prompt_ids, reply.chunk_tokens)
 
         self._set_limit(reply, reply.chunk_tokens)
+        yield from self._restored(request)
         rungs = self._rungs(reply, len(request.prompt_ids))
         text = yield from guarded(begin, rungs, self.loaded.device)
         self._open = text
         whole = len(request.prompt_ids) + request.max_new_tokens
         yield from self._make_room(reply, text, whole, reply.chunk_tokens)
         return text
+
+    def _restored(self, request: Request) -> Iterator[Took]:
+        """Loads what the disk has of the prompt, and says so; also what it had to remove."""
+        if self.disk is None:
+            return
+        found = self.disk.restore(request.prompt_ids, request.chat)
+        while self.disk.removed:
+            arguments: dict[str, Any] = {"file": self.disk.removed.pop(0)}
+            yield Took(entry("drop_file", arguments, "damaged_file", 0, None))
+        if found is not None:
+            arguments = {
+                "tokens": found.num_tokens,
+                "size": format_size(found.num_bytes),
+                "formats": str(found.formats),
+                "s": f"{found.s:.2f}",
+            }
+            yield Took(entry("restore", arguments, "on_disk", 0, None))
 
     def _prefill(self, reply: _Reply, text: Text) -> Generator[Event, None, Tensor | None]:
         """Feeds the prompt; returns the logits after it, or None where it was cancelled."""
@@ -404,3 +444,16 @@ class Engine:
             if chat:
                 self._chats.remember(chat, tuple(text.sequence.keys))
             self.local.close(text)
+
+    # --- the disk ---------------------------------------------------------------------------------
+
+    def save(self) -> bool:
+        """Copies a piece of what was answered for the disk; True while there is more. Call it when
+        nothing is asked.
+        """
+        return self.disk is not None and self.disk.save()
+
+    def close(self) -> None:
+        """Writes to disk what was not written yet, as far as a few seconds allow."""
+        if self.disk is not None:
+            self.disk.close(CLOSING_S)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from kvchat.device.memory import default_headroom, probe_for
+from kvchat.kvcache.blocks import FP
 from kvchat.kvcache.pool import AS_COMPUTED, Storing
 from kvchat.memory.formats import FormatPair
 from kvchat.settings import Settings
@@ -13,12 +14,16 @@ from kvchat.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Budget and headroom in bytes, the ladder's rungs in order, and how texts are stored."""
+    """Budget and headroom in bytes, the ladder's rungs in order, how texts are stored, and what of
+    them is kept on disk (0: nothing).
+    """
 
     budget: int | None
     headroom: int
     ladder: tuple[str, ...]
     storing: Storing = AS_COMPUTED
+    disk_quota: int = 0
+    disk_format: FormatPair = FP
 
 
 def limits_for(settings: Settings, device: torch.device) -> Limits:
@@ -31,4 +36,11 @@ def limits_for(settings: Settings, device: torch.device) -> Limits:
         FormatPair.parse(settings.floor_format),
         settings.sink_tokens,
     )
-    return Limits(settings.memory_budget, headroom, settings.ladder, storing)
+    return Limits(
+        settings.memory_budget,
+        headroom,
+        settings.ladder,
+        storing,
+        settings.disk_quota,
+        FormatPair.parse(settings.disk_format),
+    )

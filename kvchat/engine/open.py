@@ -6,6 +6,7 @@ Nothing large is allocated for a model whose weights alone pass what is allowed.
 import json
 import threading
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 
 import torch
@@ -16,6 +17,8 @@ from kvchat.device.memory import pick_device, probe_for
 from kvchat.engine.engine import Engine
 from kvchat.engine.limits import limits_for
 from kvchat.errors import OutOfMemory
+from kvchat.kvcache.disk import KV_FOLDER, KVFolder
+from kvchat.kvcache.tiers import DiskPlace
 from kvchat.memory.footprint import Holding, footprint_of
 from kvchat.models.load import load_model, unload
 from kvchat.models.progress import LoadProgress
@@ -28,6 +31,8 @@ from kvchat.units import format_least, format_size
 LEAST_TEXT = 2 * LEAST_REPLY
 # Weights of 8 bits on disk, computed in fp32.
 LARGEST_GROWTH = 4
+# Of a weights file: pieces that are looked at, beside its size and date.
+NUM_SAMPLES, SAMPLE_BYTES = 64, 4096
 
 
 def open_engine(
@@ -42,10 +47,13 @@ def open_engine(
         torch.set_num_threads(settings.threads)
     limits, probe = limits_for(settings, device), probe_for(device)
 
+    places: list[DiskPlace] = []
+
     def check(folder: Path, dtype: torch.dtype) -> None:
         free = probe.read().free - limits.headroom
         allowed = free if limits.budget is None else min(limits.budget, free)
         _refuse_too_large(folder, dtype, settings.weights, allowed, device)
+        places.append(_disk_place(data_dir, folder, settings.weights))
 
     loaded = load_model(
         settings.model,
@@ -57,13 +65,28 @@ def open_engine(
         cancel=cancel,
         check=check,
     )
-    engine = Engine(loaded, probe, limits)
+    engine = Engine(loaded, probe, limits, place=places[0])
+    if engine.local.has_library_layers and limits.disk_quota:
+        loaded.notices = (*loaded.notices, "notice.not_on_disk")
     needed = engine.costs.needed_bytes(min(LEAST_TEXT, loaded.spec.max_positions), LEAST_CHUNK)
     if needed > engine.latest.allowed_bytes:
         refusal = _does_not_fit(engine.latest.allowed_bytes, loaded.weight_bytes, needed)
         unload(loaded)
         raise refusal
     return engine
+
+
+def _disk_place(data_dir: Path, folder: Path, weights: str) -> DiskPlace:
+    """Where the model's KV files lie: others where anything of the weights' files is another."""
+    digest = blake2b(weights.encode(), digest_size=16)
+    for file in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
+        found = file.stat()
+        digest.update(f"{file.name} {found.st_size} {found.st_mtime_ns} ".encode())
+        with file.open("rb") as content:
+            for i in range(NUM_SAMPLES):
+                content.seek(found.st_size * i // NUM_SAMPLES)
+                digest.update(content.read(SAMPLE_BYTES))
+    return DiskPlace(KVFolder(data_dir / KV_FOLDER), digest.digest())
 
 
 def least_bytes(spec: ModelSpec, dtype_bytes: int, device: torch.device) -> int:

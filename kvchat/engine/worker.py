@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IDLE_INTERVAL_S = 1.0
+SAVING_INTERVAL_S = 0.01
 WAITING_INTERVAL_S = 0.1
 Stage = Literal["loading", "ready", "prefill", "decode", "stopping", "error"]
 Load = Callable[[Callable[[LoadProgress], None], threading.Event], "Engine"]
@@ -129,6 +130,7 @@ class Worker:
         self._open_engine()
         if self.engine is not None:
             self._serve(self.engine)
+            self._close(self.engine)
         self.engine = None
         self._refuse_the_rest()
 
@@ -147,13 +149,29 @@ class Worker:
     def _serve(self, engine: Engine) -> None:
         self._measure(engine)
         while not self._closing:
+            saving = self._saves(engine)
             try:
-                job = self._jobs.get(timeout=IDLE_INTERVAL_S)
+                job = self._jobs.get(timeout=SAVING_INTERVAL_S if saving else IDLE_INTERVAL_S)
             except queue.Empty:
-                self._measure(engine)
+                if not saving:
+                    self._measure(engine)
                 continue
             if job.request is not None and job.claimed():
                 self._answer(engine, job, job.request)
+
+    def _saves(self, engine: Engine) -> bool:
+        """Saves a piece between answers; whether there is more to save."""
+        try:
+            return engine.save()
+        except Exception:
+            logger.exception("saving failed")
+            return False
+
+    def _close(self, engine: Engine) -> None:
+        try:
+            engine.close()
+        except Exception:
+            logger.exception("the engine could not be closed")
 
     def _on_progress(self, progress: LoadProgress) -> None:
         self.progress = progress

@@ -34,6 +34,7 @@ class Measured:
     library_bytes: int
     activation_bytes: int
     capacity_tokens: int
+    disk_bytes: int = 0
 
 
 def held_bytes(sequence: Sequence, start: int, stop: int) -> dict[str, int]:
@@ -104,7 +105,6 @@ def kv_row(pool: Pool, sequence: Sequence | None, span_bytes: int) -> dict[str, 
     return {
         "device_bytes": pool.device_bytes,
         "host_bytes": 0,
-        "disk_bytes": 0,
         "hot_window_bytes": hot - in_hot,
         "slack_bytes": pool.device_bytes - span_bytes - (hot - in_hot),
         "idle_bytes": pool.idle_bytes,
@@ -117,7 +117,7 @@ def make_frame(
     """The frame without what only the conversation knows (runtime, documents, ledger, figures)."""
     rows = span_rows(sequence, spans)
     kv = kv_row(pool, sequence, sum(row["bytes"] for row in rows))
-    kv["capacity_tokens"] = measured.capacity_tokens
+    kv |= {"capacity_tokens": measured.capacity_tokens, "disk_bytes": measured.disk_bytes}
     device = measured.device
     cache_bytes = pool.device_bytes + measured.library_bytes
     residue = device.total - device.free - device.other_processes

@@ -46,7 +46,8 @@ class Match:
         return len(self.keys) * BLOCK_TOKENS + self.tail_tokens
 
 
-def _num_common(left: Sequence[int], right: Sequence[int]) -> int:
+def num_common(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many leading ids are the same."""
     for i, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
             return i
@@ -188,13 +189,13 @@ class PrefixIndex:
         most = 0
         for tail in self.tails:
             if tail.parent == parent and tail.over.at_least(floor):
-                common = _num_common(rest, tail.token_ids)
+                common = num_common(rest, tail.token_ids)
                 if common > most:
                     best, most = tail, common
         for key in self.children.get(parent, ()) if with_blocks else ():
             blocks = self._as_computed(key, floor)
             if blocks is not None:
-                common = _num_common(rest, blocks[0].token_ids)
+                common = num_common(rest, blocks[0].token_ids)
                 if common > most:
                     best, most = blocks, common
         return best, most

@@ -188,7 +188,8 @@ def test_more_room_brings_the_turns_back(start: Start) -> None:
     conversations.apply({"memory_budget": None})
     answered(conversations.ask(chat, question))
     assert not any(one.left_out for one in conversations.history(chat))
-    assert conversations.ledger_since(chat, 0)[-1]["code"] == "restore_turns"
+    newest = [row["code"] for row in conversations.ledger_since(chat, 0)][-2:]
+    assert newest in (["restore_turns", "restore"], [newest[0], "restore_turns"])
 
 
 def test_a_question_that_can_never_fit_is_refused_with_numbers(start: Start) -> None:

@@ -51,7 +51,7 @@ def test_eighty_turns_leave_no_object_behind(start: Start) -> None:
     assert engine is not None
     budget = engine.costs.needed_bytes(1900, 64)
     del engine
-    conversations = start(memory_budget=budget, prefill_chunk=64, max_new_tokens=6)
+    conversations = start(memory_budget=budget, prefill_chunk=64, max_new_tokens=6, disk_quota=MIB)
     a_day(conversations, range(40))
     objects, resident = counted()
     a_day(conversations, range(40, 120))

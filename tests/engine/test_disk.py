@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from kvchat.chat.conversations import Conversations
 from kvchat.device.fake import FakeProbe
@@ -20,16 +21,19 @@ from kvchat.device.memory import DeviceMemory
 from kvchat.engine.engine import Engine
 from kvchat.engine.events import Done, Event, Took
 from kvchat.engine.limits import Limits
+from kvchat.engine.open import open_engine
 from kvchat.kvcache.blocks import FP
 from kvchat.kvcache.disk import CHATS, KVFolder
 from kvchat.kvcache.pool import Storing
 from kvchat.kvcache.tiers import DiskPlace
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
 from kvchat.models.load import LoadedModel
+from kvchat.models.progress import silent
 from kvchat.settings import RUNGS, resolve
 from kvchat.units import GIB, MIB
+from tests.arch.models import config_json
 from tests.engine.test_engine import done, random_ids, request
-from tests.tiny import tiny_folder
+from tests.tiny import tiny_folder, tiny_tokenizer
 
 Load = Callable[[str], LoadedModel]
 Open = Callable[..., Engine]
@@ -407,3 +411,16 @@ def test_a_chat_goes_on_after_a_restart_and_is_forgotten_when_deleted(
     second.delete(chat)
     second.close()
     assert files(data_dir / "kv") == []
+
+
+def test_a_model_with_layers_of_the_library_keeps_nothing_and_says_so(tmp_path: Path) -> None:
+    config = config_json("latent") | {"vocab_size": len(tiny_tokenizer())}
+    asked = AutoConfig.for_model(config.pop("model_type"), **config)
+    folder = tmp_path / "latent"
+    AutoModelForCausalLM.from_config(asked, dtype=torch.float32).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    flags = {"model": str(folder), "headroom": str(MIB)}
+    engine = open_engine(resolve(flags=flags), tmp_path, silent, None)
+    assert "notice.not_on_disk" in engine.loaded.notices
+    answer_and_stop(engine, IDS)
+    assert files(tmp_path / "kv") == []

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kvchat.arch.spec import ModelSpec
 from kvchat.kvcache import pool as pool_module
-from kvchat.kvcache.blocks import FP, Block, Geometry, shape_of
+from kvchat.kvcache.blocks import FP, Block, Geometry, read_block, shape_of
 from kvchat.kvcache.frame import kv_row, span_rows
 from kvchat.kvcache.pool import Pool, PoolFull, Storing
 from kvchat.kvcache.quantize import (
@@ -121,10 +121,12 @@ def over_now(sequence: Sequence) -> FormatPair:
             if block is not None:
                 lowest = lower_of(lowest, block.pair)
     keys, values = read(sequence, group)
-    if keys.numel():
-        most = FormatPair(_PLACES[int(keys.max())], _PLACES[int(values.max())])
-        lowest = lower_of(lowest, most)
-    return lowest
+    return lower_of(lowest, told_in(keys, values)) if keys.numel() else lowest
+
+
+def told_in(keys: Tensor, values: Tensor) -> FormatPair:
+    """The lowest formats that a piece of the told group's keys and values names."""
+    return FormatPair(_PLACES[int(keys.max())], _PLACES[int(values.max())])
 
 
 def fill(sequence: Sequence, new_ids: list[int]) -> None:
@@ -564,6 +566,19 @@ class FormatMachine(RuleBasedStateMachine):
                 if block is not None:
                     lowest = lower_of(lowest, block.pair)
         return lowest
+
+    @invariant()
+    def nothing_says_that_it_is_better_than_it_is(self) -> None:
+        """Blocks and tails: what they were computed over, as told within and as said outside."""
+        if not hasattr(self, "pool"):
+            return
+        told = len(GROUPS) - 1
+        for block in self.pool.index.all():
+            if block.group == told:
+                assert told_in(*read_block(TOLD, block)).at_least(block.over)
+        for tail in self.pool.index.tails:
+            hot, num = tail.hot[told], len(tail.token_ids)
+            assert told_in(hot.keys[:, :, :num], hot.values[:, :, :num]).at_least(tail.over)
 
     @invariant()
     def every_byte_is_accounted_for(self) -> None:

@@ -174,6 +174,9 @@ class Engine:
         return frame | {"chat": self._chat, "chats": self._chats.num_bytes()}
 
     def _capacity_tokens(self, allowed_bytes: int, prefill_chunk: int) -> int:
+        """Where the ladder reads in smaller steps when memory is short, they count."""
+        if "shrink_chunk" in self.limits.ladder:
+            prefill_chunk = min(prefill_chunk, LEAST_CHUNK)
         coarse = allowed_bytes >> 20
         if self._capacity[:2] != (coarse, prefill_chunk):
             tokens = self.costs.largest_tokens(allowed_bytes, prefill_chunk)

@@ -75,7 +75,10 @@ class LibraryReader:
 
 
 class _Rounded(DynamicCache):
-    """Keeps every new vector as `rounded` leaves it."""
+    """Keeps vectors as `rounded` leaves them. Those of the chunk in flight are attended to as
+    computed: gentler than llama.cpp, which reads back what it has just stored and loses several
+    times as much in this measure, but what the formats beside it are given too.
+    """
 
     def __init__(self, config: Any, rounded: Callable[[Tensor], Tensor]) -> None:
         super().__init__(config=config)
@@ -85,7 +88,11 @@ class _Rounded(DynamicCache):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         keys, values = (self._by_rows(x) for x in (key_states, value_states))
-        return super().update(keys, values, *args, **kwargs)
+        kept = super().update(keys, values, *args, **kwargs)
+        all_keys, all_values = (x.clone() for x in kept)
+        all_keys[:, :, -keys.shape[2] :] = key_states
+        all_values[:, :, -values.shape[2] :] = value_states
+        return all_keys, all_values
 
     def _by_rows(self, x: Tensor) -> Tensor:
         """[1, heads, tokens, D], rounded token by token."""

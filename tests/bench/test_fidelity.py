@@ -91,6 +91,15 @@ def test_logits_of_a_chunk_are_those_of_its_tokens(engine: Engine) -> None:
     assert library.read(ids, 7).shape == (7, whole.shape[1])
 
 
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_0-rotated"])
+def test_peers_lose_what_they_stored_not_what_is_in_flight(engine: Engine, name: str) -> None:
+    ids = torch.arange(3, 131).tolist()
+    peer, computed = make_reader(engine, name), make_reader(engine, "fp")
+    assert torch.allclose(peer.read(ids[:64], 64), computed.read(ids[:64], 64), atol=1e-4)
+    lost = (peer.read(ids[64:], 64) - computed.read(ids[64:], 64)).abs().max()
+    assert lost > 1e-3
+
+
 def test_divergence_by_hand() -> None:
     """p = (1/2, 1/2), q = (1/4, 3/4): ln 2 - ln 3 / 2; perplexity of the id 0 is 4."""
     p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()

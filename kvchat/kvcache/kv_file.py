@@ -7,8 +7,8 @@ and a file under another's name are all found out before anything of it is used.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from hashlib import blake2b
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,16 @@ class Header:
         return f"{self.model}/{digest.hexdigest()}{SUFFIX}"
 
     def metadata(self) -> dict[str, str]:
-        rows = [asdict(one) | {"pair": str(one.pair), "over": str(one.over)} for one in self.copies]
+        rows = [
+            {
+                "place": one.place,
+                "group": one.group,
+                "pair": str(one.pair),
+                "over": str(one.over),
+                "digest": one.digest,
+            }
+            for one in self.copies
+        ]
         return {
             "format": VERSION,
             "model": self.model,
@@ -118,7 +127,8 @@ def digest_of(
     the lowest formats that it was computed over.
     """
     group, pair, over = about
-    digest = blake2b(f"{model} {key.hex()} {group} {pair} {over} ".encode(), digest_size=16)
+    # Of the strong ones the one that processors compute themselves.
+    digest = sha256(f"{model} {key.hex()} {group} {pair} {over} ".encode())
     digest.update(data.numpy().data)
     return digest.hexdigest()
 

@@ -58,6 +58,8 @@ def attend(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
         kernel.two_floats(scoring.scale, scoring.softcap or 0.0),
     )
     run = kernel.runner(threads > 1)
+    if threads > 1:
+        kernel.use_threads(threads)
     dtype, parts = _DTYPES[kv.new[0].dtype], rotation_parts(key_dim)
     last = len(lying.lists) - 1
     for number, (one, shape) in enumerate(lying.lists):

@@ -19,7 +19,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from numba import carray, cfunc, njit, prange, types
+from numba import carray, cfunc, config, njit, prange, set_num_threads, types
 
 from kvchat.attention import cpu_lanes
 from kvchat.attention.cpu_lanes import (
@@ -326,6 +326,11 @@ def runner(parallel: bool) -> Any:
         return njit(signature, cache=on_disk, nogil=True, parallel=parallel)(run)
 
     return _kept(compiled)
+
+
+def use_threads(num_threads: int) -> None:
+    """How many threads a parallel runner takes, as far as there are so many."""
+    set_num_threads(min(num_threads, config.NUMBA_NUM_THREADS))
 
 
 @cache

@@ -219,7 +219,7 @@ class Engine:
         reply.prefill_s = self._clock() - reply.started_s
         finish: FinishReason = "cancelled"
         if logits is not None:
-            text.sequence.shrink_hot(BLOCK_TOKENS)
+            text.sequence.shrink_hot(text.sequence.storing.hot_tokens + BLOCK_TOKENS)
             finish = yield from self._decode(reply, text, logits)
         rest = reply.detokenizer.flush()
         if rest:

@@ -68,8 +68,8 @@ class LocalModel:
     def _open_whole(self, token_ids: Ids[int], prefill_chunk: int) -> Text:
         kept = self._kept
         if kept is not None:
-            done = kept.sequence.token_ids
-            if len(done) < len(token_ids) and list(token_ids[: len(done)]) == done:
+            done, serves = kept.sequence.token_ids, kept.sequence.storing == self.pool.storing
+            if serves and len(done) < len(token_ids) and list(token_ids[: len(done)]) == done:
                 kept.sequence.resize_hot(self._capacity(prefill_chunk))
                 self._kept = None
                 return kept

@@ -47,7 +47,7 @@ def test_a_size_is_written_exactly(size: int) -> None:
 
 
 def test_choices_units_groups_and_presets_have_words_or_need_none() -> None:
-    literal = {"fp32", "bf16", "fp16", "int8", "int4", "int2", "fp8", "auto"}
+    literal = {"fp32", "bf16", "fp16", "int8", "int6", "int4", "int2", "fp8", "auto"}
     for name, entry in SCHEMA.items():
         assert f"ui.group.{entry.group}" in table()
         assert entry.unit in ("", "B") or f"ui.unit.{entry.unit}" in table()

@@ -330,7 +330,7 @@ class Pool:
 
     def drop_idle(self, needed_bytes: int) -> tuple[int, int]:
         """Frees idle memory, oldest first and leaves before their parents, until `needed_bytes`
-        are free for blocks.
+        are free for blocks. What stays is moved together.
 
         Returns the number of blocks dropped and the bytes freed (free places, or given back).
         """
@@ -342,6 +342,7 @@ class Pool:
             self._drop(block)
             freed += block.nbytes
             num_blocks += 1
+        self.pack()
         return num_blocks, freed
 
     def drop_idle_slabs(self, needed_bytes: int) -> tuple[int, int]:
@@ -366,7 +367,6 @@ class Pool:
         while before - self.device_bytes < needed_bytes and self.idle_bytes:
             dropped, _ = self.drop_idle(needed_bytes - (before - self.device_bytes))
             num_blocks += dropped
-            self.pack()
         return num_blocks, before - self.device_bytes
 
     def _drop_tails(self, needed_bytes: int) -> int:

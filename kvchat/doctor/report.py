@@ -20,6 +20,8 @@ OWN_MESSAGES = (
     "a reply failed",
     "an answer failed",
     "a text could not be closed",
+    "saving failed",
+    "the engine could not be closed",
 )
 LEFT_OUT = "…"
 

@@ -4,6 +4,7 @@ A step either succeeds and is committed, or leaves everything as it was: nothing
 cache. Knows no sampling, no planner and no text.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from typing import Any
 
@@ -113,16 +114,20 @@ class LocalModel:
         Raises what the forward raises, and PoolFull; the caller releases memory outside its except
         block.
         """
-        return self.score(text, token_ids, 1)[0]
+        return self._committed(text, token_ids, lambda: self._forward(text, token_ids, 1)[0])
 
-    @torch.inference_mode()
     def score(self, text: Text, token_ids: Ids[int], num_last: int) -> Tensor:
         """The same with the logits after each of the last ids, [num_last, vocab]."""
+        return self._committed(text, token_ids, lambda: self._forward(text, token_ids, num_last))
+
+    @torch.inference_mode()
+    def _committed(self, text: Text, token_ids: Ids[int], forward: Callable[[], Tensor]) -> Tensor:
+        """What `forward` returns, once the ids are committed: after that nothing may fail."""
         sequence = text.sequence
         before = text.library.save() if self.has_library_layers else None
         try:
             sequence.reserve(len(token_ids))
-            logits = self._forward(text, token_ids, num_last)
+            logits = forward()
             sequence.commit(token_ids)
         except BaseException:
             sequence.rollback()
@@ -133,7 +138,7 @@ class LocalModel:
             text.forward.end()
         return logits
 
-    def _forward(self, text: Text, token_ids: Ids[int], num_last: int = 1) -> Tensor:
+    def _forward(self, text: Text, token_ids: Ids[int], num_last: int) -> Tensor:
         text.forward.begin()
         device = self.pool.device
         start = text.num_cached

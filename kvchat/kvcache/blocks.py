@@ -158,15 +158,11 @@ def copy_tokens(
 ) -> None:
     """Copies `num` tokens of all layers, [layers, kv_heads, tokens, dim], into a hot window.
 
-    Allocates nothing; no-op for none. Within one window tokens move to the front: in pieces that
-    are not longer than the way, so that nothing is read where it was just written.
+    Allocates nothing; no-op for none. Within one window the two ranges must not overlap.
     """
-    way = start - to_start if source[0] is target.keys else num
-    for first in range(0, num, max(1, way)):
-        piece = min(way, num - first)
+    if num:
         for old, new in zip(source, (target.keys, target.values), strict=True):
-            to, at = to_start + first, start + first
-            new[:, :, to : to + piece] = old[:, :, at : at + piece]
+            new[:, :, to_start : to_start + num] = old[:, :, start : start + num]
 
 
 class Slab:

@@ -66,6 +66,7 @@ class Sequence:
         self.hot: list[HotWindow] = []
         self.num_new = 0
         self._sealed_hot = 0
+        self._pieces_moved = 0
         self._num_moved = pool.num_moved
         self._reserved: list[list[Block]] = []
         self._runs: dict[int, tuple[tuple[int, int], list[Run]]] = {}
@@ -151,8 +152,9 @@ class Sequence:
         try:
             for group in range(len(self.pool.geometries)):
                 made.append(self.pool.new_hot(group, capacity))
+            first = self._first_hot()
             for old, new in zip(self.hot, made, strict=False):
-                copy_tokens((old.keys, old.values), self._sealed_hot, new, 0, self.num_hot)
+                copy_tokens((old.keys, old.values), first, new, 0, self.num_hot)
         except BaseException:
             for hot in made:
                 self.pool.free_hot(hot)
@@ -181,7 +183,7 @@ class Sequence:
     def _free_hot(self) -> None:
         for hot in self.hot:
             self.pool.free_hot(hot)
-        self.hot, self._sealed_hot = [], 0
+        self.hot, self._sealed_hot, self._pieces_moved = [], 0, 0
 
     def shrink_hot(self, capacity: int) -> bool:
         """Gives back what the hot window has beyond `capacity`, if there is room to copy the
@@ -263,11 +265,22 @@ class Sequence:
         )
 
     def _leave_sealed(self) -> None:
-        """Moves what is not sealed to the hot window's front."""
-        if self._sealed_hot:
-            for hot in self.hot:
-                copy_tokens((hot.keys, hot.values), self._sealed_hot, hot, 0, self.num_hot)
-            self._sealed_hot = 0
+        """Moves what is not sealed to the hot window's front, in pieces no longer than the way:
+        none is read where it was just written. Goes on where an earlier call failed.
+        """
+        way, num_hot = self._sealed_hot, self.num_hot
+        pieces = [(hot, at) for hot in self.hot for at in range(0, num_hot, way)] if way else []
+        for hot, at in pieces[self._pieces_moved :]:
+            source = (hot.keys, hot.values)
+            copy_tokens(source, way + at, hot, at, min(way, num_hot - at))
+            self._pieces_moved += 1
+        self._sealed_hot = self._pieces_moved = 0
+
+    def _first_hot(self) -> int:
+        """Where the hot window's tokens begin; a move that failed half-way is ended before."""
+        if self._pieces_moved:
+            self._leave_sealed()
+        return self._sealed_hot
 
     def rollback(self) -> None:
         for blocks in self._reserved:
@@ -413,7 +426,7 @@ class Sequence:
         window.
         """
         geometry, hot = self.pool.geometries[group], self.hot[group]
-        place, size = self._sealed_hot + start, geometry.dtype.itemsize
+        place, size = self._first_hot() + start, geometry.dtype.itemsize
         keys = hot.tensor.data_ptr()
         values = keys + hot.num_tokens * geometry.key_dim * size
         return keys + place * geometry.key_dim * size, values + place * geometry.value_dim * size
@@ -422,6 +435,6 @@ class Sequence:
         """Keys and values of the hot window's places [start, stop): [layers, kv_heads, tokens,
         dim].
         """
-        hot, first = self.hot[group], self._sealed_hot
+        hot, first = self.hot[group], self._first_hot()
         places = slice(first + start, first + stop)
         return hot.keys[:, :, places], hot.values[:, :, places]

@@ -2,16 +2,18 @@
 fed.
 """
 
+from contextlib import suppress
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvchat.kvcache import pool as pool_module
-from kvchat.kvcache.blocks import FP, Geometry
-from kvchat.kvcache.pool import Pool, PoolFull
+from kvchat.kvcache.blocks import FP, Geometry, copy_tokens
+from kvchat.kvcache.pool import Pool, PoolFull, Storing
 from kvchat.kvcache.sequence import Sequence
-from kvchat.memory.footprint import BLOCK_TOKENS
+from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
 
 CPU = torch.device("cpu")
 FULL = Geometry((0, 2), 2, 8, 8, None, torch.float32)
@@ -224,3 +226,39 @@ def test_a_seal_that_fails_is_done_again() -> None:
     feed(sequence, ids[70:])
     assert held_ids(sequence, 0, 1) == ids
     assert held_ids(sequence, 1, 0) == ids[-99:]
+
+
+@pytest.mark.parametrize("at", range(1, 11))
+@pytest.mark.parametrize("then", ["again", "closed"])
+def test_a_move_that_fails_half_way_is_brought_to_its_end(at: int, then: str) -> None:
+    """Many hot tokens move by fewer than they are, in pieces: none may be moved twice."""
+    pool = pool_of(FULL, SLIDING)
+    pool.storing = Storing(FormatPair.parse("int4"), FormatPair.parse("int4"))
+    ids = list(range(1000, 1320))
+    sequence = Sequence.begin(pool, [*ids, *range(40)], 400)
+    feed(sequence, ids)
+    assert len(sequence.keys) == 1  # 256 tokens stay, and move by 64
+    right, calls = copy_tokens, 0
+
+    def failing(*places: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise MemoryError
+        right(*places)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kvchat.kvcache.sequence.copy_tokens", failing)
+        with suppress(MemoryError):
+            sequence.reserve(20)
+    sequence.rollback()
+    if then == "closed":
+        sequence.close()
+        sequence = Sequence.begin(pool, [*ids, *range(40)], 400)
+        assert sequence.num_cached == len(ids)
+    feed(sequence, list(range(20)))
+    for group in range(2):
+        keys, values = sequence.hot_views(group, 0, sequence.num_hot)
+        expected = torch.tensor([*ids, *range(20)][sequence.start :]).float()
+        assert torch.equal(keys[0, 0, :, 0], expected)
+        assert torch.equal(values[0, 0, :, 0], -expected)

@@ -115,7 +115,8 @@ def _parser(lang: Language) -> _Parser:
     made["ask"].flag("question", metavar="QUESTION")
     made["ask"].flag("--pdf", metavar="FILE", type=Path, action="append", default=[])
     made["ask"].flag("--chat", metavar="NAME")
-    made["plan"].flag("--context", metavar="N", type=int)
+    for face in ("plan", "bench"):
+        made[face].flag("--context", metavar="N", type=int)
     made["plan"].flag("--key-format", metavar="FORMAT")
     made["plan"].flag("--value-format", metavar="FORMAT")
     made["plan"].flag("--markdown", action="store_true")

@@ -1,6 +1,6 @@
 """`python app.py bench NAME…`: measures this machine and this model; nothing is asserted.
 
-    prefill, decode   speed beside the library's own loop and cache
+    prefill, decode   speed beside the library's own loop and cache, in the formats that are set
     cache             tokens in a GiB of KV, and what of the pool stands free
     requantize        storing a text in lower formats, beside decode steps
     fidelity          what each pair of formats costs this model; the verdict is kept
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         raise SettingsError("bench_unknown", name=unknown[0], known=", ".join(NAMES))
-    benches = _Benches(args, changed(settings, {"memory_budget": None}), data_dir, lang)
+    benches = _Benches(args, changed(settings, {"memory_budget": None, "disk_quota": 0}), data_dir, lang)
     for row in benches.rows(names):
         print(json.dumps(row, ensure_ascii=False) if args.json else told(row, lang), flush=True)
     return 0
@@ -51,6 +51,7 @@ class _Benches:
     ) -> None:
         self.pairs = fidelity.chosen_pairs(args.pairs) if args.pairs else None
         self.text_file: Path | None = args.text
+        self.context: int | None = args.context
         self.settings, self.data_dir, self.lang = settings, data_dir, lang
         self._engine: Engine | None = None
 
@@ -63,7 +64,9 @@ class _Benches:
     def rows(self, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         wanted = [name for name in ("prefill", "decode") if name in names]
         if wanted:
-            yield from (row for row in speed.measured(self.engine) if row["name"] in wanted)
+            contexts = speed.CONTEXTS if self.context is None else (self.context,)
+            rows = speed.measured(self.engine, contexts)
+            yield from (row for row in rows if row["name"] in wanted)
         if "cache" in names:
             yield from cache_bench.measured(self._own(cache_bench.DEFAULT_PAIRS))
         if "requantize" in names:

@@ -37,7 +37,8 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         raise SettingsError("bench_unknown", name=unknown[0], known=", ".join(NAMES))
-    benches = _Benches(args, changed(settings, {"memory_budget": None, "disk_quota": 0}), data_dir, lang)
+    settings = changed(settings, {"memory_budget": None, "disk_quota": 0})
+    benches = _Benches(args, settings, data_dir, lang)
     for row in benches.rows(names):
         print(json.dumps(row, ensure_ascii=False) if args.json else told(row, lang), flush=True)
     return 0

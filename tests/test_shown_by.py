@@ -19,6 +19,7 @@ from tests.program import Serving, ask, builtin_folder_in
 pytestmark = pytest.mark.slow
 
 TOKEN_BYTES = 2 * 3 * 64 * 30 * 4  # keys and values, heads, head size, layers, fp32
+INT8_TOKEN_BYTES = 30 * 3 * 2 * (64 + 2)  # layers, heads, keys and values with their scales
 NOTES = ("What is this document about?", "Name one thing that it says.", "And another?", "Thanks.")
 NUM_TURNS = 20
 REPLY_TOKENS = 8
@@ -29,6 +30,12 @@ QUESTIONS = [
 ]
 
 
+def num_tokens(spans: list[dict[str, Any]]) -> float:
+    """Tokens by their bytes, as computed and as they come back from disk."""
+    plain = sum(span["formats"].get("fp/fp", 0) for span in spans)
+    return plain / TOKEN_BYTES + (sum(span["bytes"] for span in spans) - plain) / INT8_TOKEN_BYTES
+
+
 def check_frames(events: list[dict[str, Any]]) -> None:
     """Span bytes are those of the tensors, and everything sums to what the device has."""
     frames = [event for event in events if event["type"] == "frame"]
@@ -37,7 +44,8 @@ def check_frames(events: list[dict[str, Any]]) -> None:
         kv, spans = frame["kv"], frame["spans"]
         assert all(span["bytes"] <= span["tokens"] * TOKEN_BYTES for span in spans)
         held = sum(span["bytes"] for span in spans)
-        assert held % TOKEN_BYTES == 0
+        assert held == sum(sum(span["formats"].values()) for span in spans)
+        assert num_tokens(spans) == int(num_tokens(spans))
         assert held + kv["slack_bytes"] + kv["hot_window_bytes"] == kv["device_bytes"]
         assert min(kv.values()) >= 0
         whole = frame["weights_bytes"] + frame["library_bytes"] + kv["device_bytes"]
@@ -46,7 +54,7 @@ def check_frames(events: list[dict[str, Any]]) -> None:
         assert whole + device["other_processes"] + device["free"] == device["total"]
     done = events[-1]["figures"]
     fed = done["prompt_tokens"] + done["reply_tokens"] - 1
-    assert sum(span["bytes"] for span in frames[-1]["spans"]) == fed * TOKEN_BYTES
+    assert num_tokens(frames[-1]["spans"]) == fed
     assert sum(span["tokens"] for span in frames[-1]["spans"]) == fed
 
 
@@ -109,13 +117,16 @@ def test_a_small_document_goes_whole(asked_twice: list[list[dict[str, Any]]]) ->
     (taken,) = [event for event in first if event["type"] == "took"]
     assert (taken["code"], taken["reason"]) == ("read_whole", "fits")
     assert 3000 < taken["arguments"]["tokens"] < 4000
-    assert not [event for event in second if event["type"] == "took"]  # decided once
+    # Decided once, and read once: a second program finds it on disk.
+    assert [event["code"] for event in second if event["type"] == "took"] == ["restore"]
     for events in asked_twice:
         check_frames(events)
         frame = [event for event in events if event["type"] == "frame"][-1]
         (document,) = [span for span in frame["spans"] if span["kind"] == "document"]
         assert document["tokens"] == pytest.approx(taken["arguments"]["tokens"], abs=8)
-        assert document["bytes"] == document["tokens"] * TOKEN_BYTES
+        whole = document["tokens"] * TOKEN_BYTES
+        assert document["bytes"] == sum(document["formats"].values())
+        assert document["bytes"] == whole if events is first else document["bytes"] < whole / 3
     turn = second[-1]["figures"]["prompt_tokens"] - first[-1]["figures"]["prompt_tokens"]
     assert 0 < turn < 60  # the document is there once
 
@@ -128,11 +139,11 @@ def test_the_next_question_reads_only_its_own_tokens(talks: Conversations) -> No
     assert third.figures is not None
     assert fourth.figures is not None
     fed = third.figures["prompt_tokens"] + third.figures["reply_tokens"] - 1
-    assert third.figures["reused_tokens"] == 0  # nothing of it was in this program's memory
+    # Nothing of it was in this program's memory: it was read from disk.
+    assert 0 < third.figures["prompt_tokens"] - third.figures["reused_tokens"] < 60
     assert third.figures["prompt_tokens"] > 3000
     assert fourth.figures["reused_tokens"] == fed
     assert fourth.figures["prompt_tokens"] - fed < 30
-    assert fourth.figures["prefill_s"] < third.figures["prefill_s"] / 4
 
 
 def test_a_korean_question_finds_its_page(talks: Conversations, shared_pdfs: Path) -> None:

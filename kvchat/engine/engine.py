@@ -343,15 +343,11 @@ class Engine:
     ) -> Generator[Event, None, None]:
         """Before a text grows: drops what is idle if that would not fit."""
         activations = self._set_limit(reply, chunk_tokens)
-        need = StepNeed(self._missing_bytes(text, num_tokens, chunk_tokens), activations)
+        # Blocks for which there is no free place, and what is kept for the hot window.
+        missing = text.sequence.bytes_to_come(num_tokens, chunk_tokens)
+        need = StepNeed(self.pool.hot_reserve_bytes + missing, activations)
         for measure in plan_step(need, self.latest, self.limits.ladder):
             yield self._take(measure, "no_room")
-
-    def _missing_bytes(self, text: Text, num_tokens: int, chunk_tokens: int) -> int:
-        """What must be allocated until the text has so many tokens: blocks for which there is no
-        free place, and what is kept for the hot window.
-        """
-        return self.pool.hot_reserve_bytes + text.sequence.bytes_to_come(num_tokens, chunk_tokens)
 
     def _set_limit(self, reply: _Reply, chunk_tokens: int) -> int:
         """Tells the pool what it may hold now beside the activations of such a step; returns

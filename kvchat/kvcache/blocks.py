@@ -7,7 +7,7 @@ values are bytes as kvcache/quantize.py packs them. Knows no sequence and no pre
 decides which block is used for what.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -111,6 +111,14 @@ def geometries(spec: ModelSpec, dtype: torch.dtype) -> tuple[Geometry, ...]:
                 )
             )
     return tuple(found)
+
+
+def chain(previous: bytes, token_ids: Sequence[int]) -> Iterator[tuple[bytes, tuple[int, ...]]]:
+    """Names and ids of the whole blocks that these ids fill after the block named `previous`."""
+    for start in range(0, len(token_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+        piece = tuple(token_ids[start : start + BLOCK_TOKENS])
+        previous = chain_key(previous, piece)
+        yield previous, piece
 
 
 def chain_key(previous: bytes, token_ids: Iterable[int]) -> bytes:

@@ -9,6 +9,7 @@ Slabs grow with what is held, so that free places are a small part of it. Each i
 one size; where the limit leaves no room for another, holes of other slabs serve as well.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from itertools import count, pairwise
@@ -405,19 +406,23 @@ class Pool:
 
 def _largest_hole(slabs: list[Slab], num_bytes: int) -> tuple[Slab, int] | None:
     """The first place in the longest hole that has one: blocks that follow lie beside it."""
-    holes = [(b - a, -i, slab, a) for i, slab in enumerate(slabs) for a, b in slab.holes]
-    fitting = [hole for hole in holes if hole[0] >= num_bytes]
-    if not fitting:
-        return None
-    _, _, slab, start = max(fitting, key=lambda hole: hole[:2])
-    return slab, start
+    return _hole(slabs, num_bytes, lambda length: -length)
 
 
 def _smallest_hole(slabs: list[Slab], num_bytes: int) -> tuple[Slab, int] | None:
     """The place in the shortest hole that has one: the longer ones stay whole."""
-    holes = [(b - a, i, slab, a) for i, slab in enumerate(slabs) for a, b in slab.holes]
-    fitting = [hole for hole in holes if hole[0] >= num_bytes]
+    return _hole(slabs, num_bytes, lambda length: length)
+
+
+def _hole(slabs: list[Slab], num_bytes: int, rank: Callable[[int], int]) -> tuple[Slab, int] | None:
+    """The hole of the lowest rank by its length, of those that are long enough."""
+    fitting = [
+        (rank(stop - start), slab, start)
+        for slab in slabs
+        for start, stop in slab.holes
+        if stop - start >= num_bytes
+    ]
     if not fitting:
         return None
-    _, _, slab, start = min(fitting, key=lambda hole: hole[:2])
+    _, slab, start = min(fitting, key=lambda hole: hole[0])
     return slab, start

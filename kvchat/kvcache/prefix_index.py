@@ -8,7 +8,7 @@ sequence.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kvchat.kvcache.blocks import FP, Block, Geometry, HotWindow, chain_key
+from kvchat.kvcache.blocks import FP, Block, Geometry, HotWindow, chain
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, lower_of
 
 
@@ -151,13 +151,10 @@ class PrefixIndex:
         keys: list[bytes] = []
         pieces: list[tuple[int, ...]] = []
         full = [g for g, geometry in enumerate(self.geometries) if geometry.window is None]
-        parent = self.root
-        for start in range(0, len(token_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
-            piece = tuple(token_ids[start : start + BLOCK_TOKENS])
-            parent = chain_key(parent, piece)
-            if not all(self.find(parent, g, piece, floor) for g in full):
+        for key, piece in chain(self.root, token_ids):
+            if not all(self.find(key, g, piece, floor) for g in full):
                 break
-            keys.append(parent)
+            keys.append(key)
             pieces.append(piece)
         return keys, pieces
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from kvchat.device.oom import is_out_of_memory
-from kvchat.kvcache.blocks import FP, Block, HotWindow, chain_key
+from kvchat.kvcache.blocks import FP, Block, HotWindow, chain
 from kvchat.kvcache.kv_file import Damaged, KVFileReader, Stored
 from kvchat.kvcache.kv_table import KVTable
 from kvchat.kvcache.pool import Pool, PoolFull
@@ -72,10 +72,7 @@ class Loading:
         """Names of the leading blocks that all groups without a window have, here or there."""
         geometries = self._pool.geometries
         full = [g for g, geometry in enumerate(geometries) if geometry.window is None]
-        key = self._pool.index.root
-        for start in range(0, len(self._usable) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
-            piece = tuple(self._usable[start : start + BLOCK_TOKENS])
-            key = chain_key(key, piece)
+        for key, piece in chain(self._pool.index.root, self._usable):
             self._keys.append(key)
             self._pieces.append(piece)
             if not all(self._has(len(self._keys) - 1, group) for group in full):

@@ -29,7 +29,7 @@ from kvchat.kvcache.blocks import (
     Block,
     HotWindow,
     Run,
-    chain_key,
+    chain,
     copy_tokens,
     read_block,
     shape_of,
@@ -312,13 +312,8 @@ class Sequence:
     def _full_pieces(self, new_ids: Ids[int]) -> list[tuple[bytes, tuple[int, ...]]]:
         """The blocks that the new tokens fill: their names and ids."""
         ids = (*self.token_ids[self.start :], *new_ids)
-        key = self.keys[-1] if self.keys else self.pool.index.root
-        pieces = []
-        for i in range(self._num_full(len(ids))):
-            piece = ids[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS]
-            key = chain_key(key, piece)
-            pieces.append((key, piece))
-        return pieces
+        parent = self.keys[-1] if self.keys else self.pool.index.root
+        return list(chain(parent, ids[: self._num_full(len(ids)) * BLOCK_TOKENS]))
 
     def _twin(self, key: bytes, group: int, piece: tuple[int, ...], block: Block) -> Block | None:
         """A copy that is there already and as good as the one to be sealed."""

@@ -39,11 +39,24 @@ def register() -> None:
 @contextmanager
 def use_library_attention(model: Any) -> Iterator[None]:
     """For comparison: the library's own attention for a while, for its own cache and loop."""
-    model.set_attn_implementation("sdpa")
+    with _using(model, "sdpa", NAME):
+        yield
+
+
+@contextmanager
+def use_our_attention(model: Any) -> Iterator[None]:
+    """Inside of that: ours again for a while."""
+    with _using(model, NAME, "sdpa"):
+        yield
+
+
+@contextmanager
+def _using(model: Any, implementation: str, afterwards: str) -> Iterator[None]:
+    model.set_attn_implementation(implementation)
     try:
         yield
     finally:
-        model.set_attn_implementation(NAME)
+        model.set_attn_implementation(afterwards)
 
 
 def _mask(*_args: object, use_vmap: bool = False, **_kwargs: object) -> None:

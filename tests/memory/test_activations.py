@@ -100,7 +100,7 @@ def measured(name: str, chunk: int, context: int, dtype: torch.dtype) -> tuple[M
     sampler = Sampler(Sampling(temperature=0.7, top_p=0.95, seed=1), torch.device("cpu"))
     before = library_storages(text)  # held, so that none of their places is used again
     with torch.inference_mode(), LivePeak() as peak:
-        (logits,) = local._forward(text, [7] * chunk)
+        (logits,) = local._forward(text, [7] * chunk, 1)
         sampler.draw(logits, None)
     # What the library's own layers made anew stays with them, and is counted as KV.
     made = [s for at, s in library_storages(text).items() if at not in before]

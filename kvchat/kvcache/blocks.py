@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from kvchat.kvcache.quantize import (
 from kvchat.memory.formats import BLOCK_TOKENS, FORMATS, FormatPair, KVFormat, part_bytes
 
 FP = FormatPair(FORMATS["fp"], FORMATS["fp"])
+Tier = Literal["device", "host"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,16 +177,25 @@ def copy_tokens(
 
 class Slab:
     """One allocation of bytes. Blocks of any group and format may lie in it; `unit_bytes` is the
-    size of those that it was made for. An empty slab goes back to the device.
+    size of those that it was made for. An empty slab goes back to where it came from.
 
     holes: free ranges [start, stop), in order, never touching each other.
     """
 
-    __slots__ = ("holes", "memory", "unit_bytes")
+    __slots__ = ("holes", "memory", "tier", "unit_bytes")
 
-    def __init__(self, num_bytes: int, unit_bytes: int, device: torch.device) -> None:
-        self.memory = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+    def __init__(
+        self,
+        num_bytes: int,
+        unit_bytes: int,
+        device: torch.device,
+        tier: Tier = "device",
+        *,
+        pinned: bool = False,
+    ) -> None:
+        self.memory = torch.empty(num_bytes, dtype=torch.uint8, device=device, pin_memory=pinned)
         self.unit_bytes = unit_bytes
+        self.tier = tier
         self.holes = [(0, num_bytes)]
 
     @property
@@ -248,23 +259,41 @@ class Block:
         return self.start + self.nbytes
 
     @property
+    def tier(self) -> Tier:
+        return self.slab.tier
+
+    @property
+    def memory(self) -> Tensor:
+        """Its bytes, uint8 [nbytes], a view."""
+        return self.slab.memory[self.start : self.stop]
+
+    @property
     def address(self) -> int:
-        """Of its first byte in the device's memory."""
+        """Of its first byte, as the device's kernels read it: those of CUDA also read pinned
+        memory of the host.
+        """
         return self.slab.memory.data_ptr() + self.start
 
 
 class Run:
     """Blocks of one pair of formats that lie side by side: read in one call.
 
-    keys[i], values[i] of the group's i-th layer: as computed [blocks, kv_heads, 64, dim], otherwise
-    packed bytes [blocks, kv_heads, part].
+    keys[i], values[i] of the group's i-th layer, where they lie: as computed [blocks, kv_heads, 64,
+    dim], otherwise packed bytes [blocks, kv_heads, part]. `device`: where they are read.
     """
 
-    __slots__ = ("geometry", "keys", "num_blocks", "pair", "values")
+    __slots__ = ("device", "geometry", "keys", "num_blocks", "pair", "values")
 
-    def __init__(self, geometry: Geometry, first: Block, num_blocks: int) -> None:
+    def __init__(
+        self,
+        geometry: Geometry,
+        first: Block,
+        num_blocks: int,
+        device: torch.device | None = None,
+    ) -> None:
         shape = shape_of(geometry, first.pair)
         self.geometry, self.pair, self.num_blocks = geometry, first.pair, num_blocks
+        self.device = first.slab.memory.device if device is None else device
         memory = first.slab.memory[first.start : first.start + num_blocks * first.nbytes]
         heads = memory.view(
             num_blocks, len(geometry.layers), geometry.num_kv_heads, shape.head_bytes
@@ -275,10 +304,11 @@ class Run:
 
     def read(self, layer: int, start: int = 0, stop: int | None = None) -> tuple[Tensor, Tensor]:
         """One layer's keys and values of some of the blocks, as near as the formats kept them:
-        [blocks, kv_heads, 64, dim].
+        [blocks, kv_heads, 64, dim], on `device`: copied there packed if they lie elsewhere.
         """
         geometry = self.geometry
-        keys, values = self.keys[layer][start:stop], self.values[layer][start:stop]
+        keys = self.keys[layer][start:stop].to(self.device)
+        values = self.values[layer][start:stop].to(self.device)
         if self.pair.key.bits is not None:
             keys = dequantize_keys(keys, self.pair.key, geometry.key_dim, geometry.dtype)
         if self.pair.value.bits is not None:
@@ -297,15 +327,25 @@ def _of_layers(parts: Tensor, dim: int, fmt: KVFormat, dtype: torch.dtype) -> tu
 
 def write_block(geometry: Geometry, block: Block, keys: Tensor, values: Tensor) -> None:
     """Stores [layers, kv_heads, 64, dim] as computed in the block's formats."""
-    shape = shape_of(geometry, block.pair)
-    memory = block.slab.memory[block.start : block.stop]
+    write_packed(geometry, block.pair, block.memory, keys, values)
+
+
+def write_packed(
+    geometry: Geometry, pair: FormatPair, memory: Tensor, keys: Tensor, values: Tensor
+) -> None:
+    """The same into any bytes of a block's size, uint8 [n], on the device of keys and values."""
+    shape = shape_of(geometry, pair)
     heads = memory.view(len(geometry.layers), geometry.num_kv_heads, shape.head_bytes)
-    quantize_keys(keys, block.pair.key, heads[..., : shape.key_bytes])
-    quantize_values(values, block.pair.value, heads[..., shape.key_bytes :])
+    quantize_keys(keys, pair.key, heads[..., : shape.key_bytes])
+    quantize_values(values, pair.value, heads[..., shape.key_bytes :])
 
 
-def read_block(geometry: Geometry, block: Block) -> tuple[Tensor, Tensor]:
-    """Keys and values of all layers, [layers, kv_heads, 64, dim], in a block's own dtype."""
-    run = Run(geometry, block, 1)
+def read_block(
+    geometry: Geometry, block: Block, device: torch.device | None = None
+) -> tuple[Tensor, Tensor]:
+    """Keys and values of all layers, [layers, kv_heads, 64, dim], in a block's own dtype; on its
+    own device if no other is named. Always a copy.
+    """
+    run = Run(geometry, block, 1, device)
     layers = [run.read(layer) for layer in range(len(geometry.layers))]
     return torch.cat([keys for keys, _ in layers]), torch.cat([values for _, values in layers])

@@ -4,15 +4,11 @@ Every byte of KV on the device is allocated here, so what is shown is counted, n
 pool never gives anything up by itself: near the limit it moves blocks together, which gives whole
 slabs back, then it raises PoolFull, and the planner decides what to do. Idea of a ref-counted block
 pool with chained keys: PagedAttention (vLLM), nano-vllm.
-
-Slabs grow with what is held, so that free places are a small part of it. Each is made for blocks of
-one size; where the limit leaves no room for another, holes of other slabs serve as well.
 """
 
-from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import count
 
 import torch
 
@@ -21,29 +17,16 @@ from kvchat.kvcache.blocks import (
     Block,
     Geometry,
     HotWindow,
-    Slab,
     read_block,
     shape_of,
     write_block,
 )
 from kvchat.kvcache.prefix_index import IdleTail, PrefixIndex
+from kvchat.kvcache.slabs import Place, Slabs
+from kvchat.kvcache.slabs import PoolFull as PoolFull
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, lower_of
 
-SLAB_BYTES = 32 * 1024**2
-SLAB_PART = 32  # a new slab is at most this part of what is held: 3 % may stand free
 MOST_IDLE_TAILS = 16
-
-
-class PoolFull(Exception):
-    """An allocation would pass the limit. Caught by the guard, which acts on `needed_bytes`.
-
-    `for_hot`: a hot window was wanted, which free places in slabs do not serve.
-    """
-
-    def __init__(self, needed_bytes: int, *, for_hot: bool = False) -> None:
-        super().__init__(needed_bytes)
-        self.needed_bytes = needed_bytes
-        self.for_hot = for_hot
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +72,7 @@ class Pool:
         self.limit_bytes = limit_bytes
         self.storing = AS_COMPUTED
         self.index = PrefixIndex(geometries, root)
-        self.slabs: list[Slab] = []
+        self.on_device = Slabs(device)
         self.hot_bytes = 0
         self.hot_floor_bytes = 0
         self.num_moved = 0  # blocks that are no longer where a sequence may have seen them
@@ -99,7 +82,7 @@ class Pool:
 
     @property
     def slab_bytes(self) -> int:
-        return sum(slab.nbytes for slab in self.slabs)
+        return self.on_device.nbytes
 
     @property
     def device_bytes(self) -> int:
@@ -109,7 +92,7 @@ class Pool:
     @property
     def free_block_bytes(self) -> int:
         """Places in slabs that hold no block."""
-        return sum(slab.free_bytes for slab in self.slabs)
+        return self.on_device.free_bytes
 
     @property
     def idle_bytes(self) -> int:
@@ -131,15 +114,6 @@ class Pool:
         copies = self.index.blocks.get(key, {}).values()
         return sum(block.nbytes for group in copies for block in group)
 
-    def num_places(self, num_bytes: int) -> int:
-        """Free places in the slabs that were made for blocks of this size."""
-        return sum(
-            (stop - start) // num_bytes
-            for slab in self.slabs
-            if slab.unit_bytes == num_bytes
-            for start, stop in slab.holes
-        )
-
     # --- blocks ----------------------------------------------------------------------------------
 
     def reserve(
@@ -153,50 +127,28 @@ class Pool:
         try:
             for i, (pair, num_bytes) in enumerate(zip(pairs, sizes, strict=True)):
                 slab, start = self._place(num_bytes, sum(sizes[i:]), after)
-                slab.take(start, num_bytes)
                 after = Block(group, pair, slab, start, num_bytes)
                 taken.append(after)
         except BaseException:
             for block in taken:
                 self._free(block)
-            self.slabs = [slab for slab in self.slabs if not slab.is_empty]
             raise
         return taken
 
-    def _place(self, num_bytes: int, wanted_bytes: int, after: Block | None) -> tuple[Slab, int]:
+    def _place(self, num_bytes: int, wanted_bytes: int, after: Block | None) -> Place:
         """Where a block of that size goes. `wanted_bytes`: with those that come after it."""
-        if (
-            after is not None
-            and after.nbytes == num_bytes
-            and after.slab.has(after.stop, num_bytes)
-        ):
-            return after.slab, after.stop
-        own = [slab for slab in self.slabs if slab.unit_bytes == num_bytes]
-        found = _largest_hole(own, num_bytes)
-        if found is None and not self._has_room(num_bytes):
-            found = _smallest_hole(self.slabs, num_bytes)
-            if found is None and self.pack():
-                found = _smallest_hole(self.slabs, num_bytes)
-        return found or (self._grow(num_bytes, wanted_bytes), 0)
+        try:
+            return self.on_device.take(num_bytes, wanted_bytes, self._left_bytes(), after)
+        except PoolFull:
+            if not self.pack():
+                raise
+        return self.on_device.take(num_bytes, wanted_bytes, self._left_bytes(), after)
 
-    def _has_room(self, num_bytes: int) -> bool:
-        return self.limit_bytes is None or self._left_bytes() >= num_bytes
-
-    def _left_bytes(self) -> int:
-        assert self.limit_bytes is not None
+    def _left_bytes(self) -> int | None:
+        """What slabs may still grow by; None where only the device limits it."""
+        if self.limit_bytes is None:
+            return None
         return max(0, self.limit_bytes - self.device_bytes - self.hot_reserve_bytes)
-
-    def _grow(self, num_bytes: int, wanted_bytes: int) -> Slab:
-        """One more slab, near the limit a smaller one: hot windows need room too."""
-        usual = min(SLAB_BYTES, max(self.slab_bytes // SLAB_PART, wanted_bytes))
-        if self.limit_bytes is not None:
-            left = self._left_bytes()
-            if left < min(usual, wanted_bytes):
-                raise PoolFull(min(usual, wanted_bytes) - left)
-            usual = min(usual, max(wanted_bytes, left // 4))
-        slab = Slab(max(1, usual // num_bytes) * num_bytes, num_bytes, self.device)
-        self.slabs.append(slab)
-        return slab
 
     def seal(
         self, block: Block, key: bytes, parent: bytes, token_ids: tuple[int, ...], depth: int
@@ -218,9 +170,7 @@ class Pool:
             self._free(block)
 
     def _free(self, block: Block) -> None:
-        block.slab.give(block.start, block.nbytes)
-        if block.slab.is_empty:
-            self.slabs.remove(block.slab)
+        self.on_device.give((block.slab, block.start), block.nbytes)
 
     @torch.inference_mode()
     def requantize(self, block: Block, pair: FormatPair) -> int:
@@ -248,53 +198,10 @@ class Pool:
 
     @torch.inference_mode()
     def pack(self) -> int:
-        """Moves blocks out of slabs where others have places for them, so that emptied slabs go
-        back to the device. Allocates nothing. Returns the bytes given back.
-
-        Not during a forward, which reads blocks where they lay.
-        """
+        """Moves blocks together (`Slabs.pack`). Returns the bytes given back to the device."""
         before = self.slab_bytes
-        held = self._blocks_by_slab()
-        for slab in sorted(self.slabs, key=lambda one: one.nbytes - one.free_bytes):
-            blocks = held[slab]
-            # What is taken by no sealed block is being written to: it stays.
-            if slab.nbytes - slab.free_bytes == sum(block.nbytes for block in blocks):
-                for block, place in self._places_elsewhere(slab, blocks):
-                    self._move(block, *place)
-                    held[block.slab].append(block)
+        self.num_moved += self.on_device.pack(self.index.all())
         return before - self.slab_bytes
-
-    def _places_elsewhere(
-        self, slab: Slab, blocks: list[Block]
-    ) -> list[tuple[Block, tuple[Slab, int]]]:
-        """A place in other slabs for each of the blocks, or none for any."""
-        others = [one for one in self.slabs if one is not slab]
-        if sum(one.free_bytes for one in others) < sum(block.nbytes for block in blocks):
-            return []
-        found: list[tuple[Block, tuple[Slab, int]]] = []
-        for block in sorted(blocks, key=lambda one: (-one.nbytes, one.depth)):
-            place = _smallest_hole(others, block.nbytes)
-            if place is None:
-                break
-            place[0].take(place[1], block.nbytes)
-            found.append((block, place))
-        for block, (other, start) in found:
-            other.give(start, block.nbytes)
-        return found if len(found) == len(blocks) else []
-
-    def _move(self, block: Block, slab: Slab, start: int) -> None:
-        slab.take(start, block.nbytes)
-        source = block.slab.memory[block.start : block.stop]
-        slab.memory[start : start + block.nbytes].copy_(source)
-        self._free(block)
-        block.slab, block.start = slab, start
-        self.num_moved += 1
-
-    def _blocks_by_slab(self) -> dict[Slab, list[Block]]:
-        held: dict[Slab, list[Block]] = {slab: [] for slab in self.slabs}
-        for block in self.index.all():
-            held[block.slab].append(block)
-        return held
 
     # --- hot windows -----------------------------------------------------------------------------
 
@@ -356,7 +263,7 @@ class Pool:
         num_blocks = 0
         idle = [
             blocks
-            for slab, blocks in self._blocks_by_slab().items()
+            for slab, blocks in self.on_device.by_slab(self.index.all()).items()
             if slab.free_bytes + sum(b.nbytes for b in blocks if not b.ref_count) == slab.nbytes
         ]
         for blocks in sorted(idle, key=lambda one: max(b.last_used for b in one)):
@@ -387,12 +294,7 @@ class Pool:
         bytes that should be.
         """
         sealed = list(self.index.all())
-        for slab in self.slabs:
-            ranges = [(b.start, b.stop) for b in sealed if b.slab is slab]
-            ranges = sorted([*ranges, *slab.holes])
-            assert all(0 <= low < high <= slab.nbytes for low, high in ranges)
-            assert all(a[1] <= b[0] for a, b in pairwise(ranges)), "two blocks in one place"
-        assert all(any(b.slab is slab for slab in self.slabs) for b in sealed)
+        self.on_device.check(sealed)
         assert all(
             b.nbytes == shape_of(self.geometries[b.group], b.pair).block_bytes for b in sealed
         )
@@ -402,27 +304,3 @@ class Pool:
         assert held is None or live == held, (live, held)
         assert all(block.ref_count >= 0 for block in sealed)
         assert self.hot_bytes >= self.idle_tail_bytes
-
-
-def _largest_hole(slabs: list[Slab], num_bytes: int) -> tuple[Slab, int] | None:
-    """The first place in the longest hole that has one: blocks that follow lie beside it."""
-    return _hole(slabs, num_bytes, lambda length: -length)
-
-
-def _smallest_hole(slabs: list[Slab], num_bytes: int) -> tuple[Slab, int] | None:
-    """The place in the shortest hole that has one: the longer ones stay whole."""
-    return _hole(slabs, num_bytes, lambda length: length)
-
-
-def _hole(slabs: list[Slab], num_bytes: int, rank: Callable[[int], int]) -> tuple[Slab, int] | None:
-    """The hole of the lowest rank by its length, of those that are long enough."""
-    fitting = [
-        (rank(stop - start), slab, start)
-        for slab in slabs
-        for start, stop in slab.holes
-        if stop - start >= num_bytes
-    ]
-    if not fitting:
-        return None
-    _, slab, start = min(fitting, key=lambda hole: hole[0])
-    return slab, start

@@ -260,9 +260,8 @@ class Sequence:
             for depth in depths:
                 size = shape_of(geometry, self._pair(group, depth)).block_bytes
                 counts[size] = counts.get(size, 0) + 1
-        return sum(
-            max(0, count - self.pool.num_places(size)) * size for size, count in counts.items()
-        )
+        num_places = self.pool.on_device.num_places
+        return sum(max(0, count - num_places(size)) * size for size, count in counts.items())
 
     def _leave_sealed(self) -> None:
         """Moves what is not sealed to the hot window's front, in pieces no longer than the way:

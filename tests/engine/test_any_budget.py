@@ -15,7 +15,7 @@ from kvchat.device.memory import DeviceMemory
 from kvchat.engine.engine import Engine
 from kvchat.engine.events import Done, Failed, Request, Took
 from kvchat.engine.limits import Limits
-from kvchat.kvcache import pool as pool_module
+from kvchat.kvcache import slabs as slabs_module
 from kvchat.models.load import LoadedModel
 from kvchat.settings import RUNGS
 from kvchat.units import GIB
@@ -85,7 +85,7 @@ def test_what_fits_is_answered(
     kind: str,
     seed: int,
 ) -> None:
-    monkeypatch.setattr(pool_module, "SLAB_BYTES", 2**15)  # as small as the models
+    monkeypatch.setattr(slabs_module, "SLAB_BYTES", 2**15)  # as small as the models
     person = Person(loaded_as(kind), seed)
     for _ in range(25):
         person.ask()

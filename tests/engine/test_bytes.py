@@ -27,8 +27,8 @@ def test_blocks_are_as_foretold(make_engine: MakeEngine, kind: str, num_tokens: 
     """Full layers exactly; a sliding group at most what the plan allows, at least what it sees."""
     engine = make_engine(kind)
     run(engine, num_tokens, 50)
-    assert engine._open is not None
-    for geometry, table in zip(engine.pool.geometries, engine._open.sequence.tables, strict=True):
+    assert engine.room.text is not None
+    for geometry, table in zip(engine.pool.geometries, engine.room.text.sequence.tables, strict=True):
         held = sum(block is not None for block in table)
         foretold = geometry.blocks_held(num_tokens, 50)
         if geometry.window is None:
@@ -47,7 +47,7 @@ def test_tokens_cost_what_the_spec_says(make_engine: MakeEngine, kind: str) -> N
     assert sealed == kv_bytes(engine.loaded.spec, 10 * BLOCK_TOKENS, 32, 32)
     storages = {
         slab.memory.untyped_storage().data_ptr(): slab.memory.untyped_storage().nbytes()
-        for slab in engine.pool.slabs
+        for slab in engine.pool.on_device.slabs
     }
     assert sum(storages.values()) == engine.pool.slab_bytes
 

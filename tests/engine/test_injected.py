@@ -25,7 +25,8 @@ from kvchat.engine.events import Done, Event, Failed, Sampling, Took
 from kvchat.engine.limits import Limits
 from kvchat.errors import ModelError
 from kvchat.kvcache.blocks import HotWindow
-from kvchat.kvcache.pool import Pool, PoolFull
+from kvchat.kvcache.pool import Pool
+from kvchat.kvcache.slabs import Place, PoolFull, Slabs
 from kvchat.models.load import LoadedModel
 from kvchat.settings import RUNGS
 from kvchat.units import GIB
@@ -205,13 +206,13 @@ def test_the_pool_may_be_full_at_any_call(
         may_be_full(for_hot=True)
         return right_hot(pool, group, num_tokens)
 
-    def grow(pool: Pool, group: int, num_blocks: int) -> int:
+    def take(slabs: Slabs, num_bytes: int, *others: Any) -> Place:
         may_be_full(for_hot=False)
-        return right_grow(pool, group, num_blocks)
+        return right_take(slabs, num_bytes, *others)
 
-    right_hot, right_grow = Pool.new_hot, Pool._grow
+    right_hot, right_take = Pool.new_hot, Slabs.take
     monkeypatch.setattr(Pool, "new_hot", new_hot)
-    monkeypatch.setattr(Pool, "_grow", grow)
+    monkeypatch.setattr(Slabs, "take", take)
     while calls >= full_at:
         turn = Turn(loaded)
         # What is idle has gone, so that even blocks are made anew in the turn.

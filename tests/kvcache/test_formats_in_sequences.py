@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from torch import Tensor
 
 from kvchat.arch.spec import ModelSpec
-from kvchat.kvcache import pool as pool_module
+from kvchat.kvcache import slabs as slabs_module
 from kvchat.kvcache.blocks import FP, Block, Geometry, read_block, shape_of
 from kvchat.kvcache.frame import kv_row, span_rows
 from kvchat.kvcache.pool import Pool, PoolFull, Storing
@@ -471,7 +471,7 @@ class FormatMachine(RuleBasedStateMachine):
     @initialize(stored=STORINGS)
     def make(self, stored: Storing) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(pool_module, "SLAB_BYTES", 3 * FULL.block_bytes)
+        self.patch.setattr(slabs_module, "SLAB_BYTES", 3 * FULL.block_bytes)
         self.pool = pool_with(stored)
         self.open: list[Sequence] = []
         self.texts: list[list[int]] = [[]]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from torch import Tensor
 
-from kvchat.kvcache import pool as pool_module
 from kvchat.kvcache import sequence as sequence_module
+from kvchat.kvcache import slabs as slabs_module
 from kvchat.kvcache.blocks import FP, Block, Geometry
 from kvchat.kvcache.frame import kv_row, span_rows
 from kvchat.kvcache.pool import Pool, PoolFull
@@ -101,7 +101,7 @@ class PoolMachine(RuleBasedStateMachine):
     def make(self, geometries: tuple[Geometry, ...]) -> None:
         self.patch = pytest.MonkeyPatch()
         # Three blocks a slab, so that there are many slabs.
-        self.patch.setattr(pool_module, "SLAB_BYTES", 3 * geometries[0].block_bytes)
+        self.patch.setattr(slabs_module, "SLAB_BYTES", 3 * geometries[0].block_bytes)
         self.pool = Pool(geometries, CPU, b"root")
         self.open: list[Sequence] = []
         self.texts: list[list[int]] = [[]]
@@ -232,8 +232,8 @@ class PoolMachine(RuleBasedStateMachine):
         freed = self.pool.pack()
         assert used - self.pool.device_bytes == freed
         assert self.pool.idle_bytes == idle
-        for slab, blocks in self.pool._blocks_by_slab().items():
-            assert not self.pool._places_elsewhere(slab, blocks)
+        for slab, blocks in self.pool.on_device.by_slab(self.pool.index.all()).items():
+            assert not self.pool.on_device.places_elsewhere(slab, blocks)
 
     @rule(which=st.integers(0, 50))
     def store_anew(self, which: int) -> None:
@@ -290,7 +290,7 @@ class PoolMachine(RuleBasedStateMachine):
         hot = sum(window.nbytes for one in self.open for window in one.hot)
         assert pool.hot_bytes == hot + pool.idle_tail_bytes
         assert pool.device_bytes == pool.slab_bytes + pool.hot_bytes
-        assert not any(slab.is_empty for slab in pool.slabs)
+        assert not any(slab.is_empty for slab in pool.on_device.slabs)
         if pool.limit_bytes is not None:
             assert self.allowed is not None
             assert pool.device_bytes <= max(pool.limit_bytes, self.allowed)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvchat.kvcache import pool as pool_module
+from kvchat.kvcache import slabs as slabs_module
 from kvchat.kvcache.blocks import FP, Geometry, copy_tokens
 from kvchat.kvcache.pool import Pool, PoolFull, Storing
 from kvchat.kvcache.sequence import Sequence
@@ -199,7 +199,7 @@ def test_a_hash_collision_is_no_hit() -> None:
 
 def test_a_step_that_grows_twice_and_fails_gives_all_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slab that was made for it and would stay empty counts for no one else."""
-    monkeypatch.setattr(pool_module, "SLAB_BYTES", 64 * FULL.block_bytes)
+    monkeypatch.setattr(slabs_module, "SLAB_BYTES", 64 * FULL.block_bytes)
     pool = pool_of(FULL)
     sequence = Sequence.begin(pool, [1] * 400, 400)
     pool.limit_bytes = pool.device_bytes + 70 * FULL.block_bytes

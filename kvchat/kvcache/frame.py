@@ -2,7 +2,7 @@
 frame.
 
     span bytes = its tokens' share of each block still held, and of the hot window, per group
-    spans + slack + hot windows = kv device bytes
+    spans + slack + hot windows = kv device bytes; what a span has on the host is told apart
     weights + kv + activations + runtime + other processes + free = total
 
 `slack` is free places in slabs and, of it, what is idle: sealed blocks and hot windows kept for
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvchat.device.memory import DeviceMemory
-from kvchat.kvcache.blocks import FP
+from kvchat.kvcache.blocks import FP, Tier
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.sequence import Sequence
 from kvchat.kvcache.spans import Span
@@ -37,9 +37,9 @@ class Measured:
     disk_bytes: int = 0
 
 
-def held_bytes(sequence: Sequence, start: int, stop: int) -> dict[str, int]:
-    """Device bytes of the tokens [start, stop) by pair of formats: those that a sliding window has
-    left count nothing, and what is not sealed yet is as computed.
+def held_bytes(sequence: Sequence, start: int, stop: int, tier: Tier = "device") -> dict[str, int]:
+    """A tier's bytes of the tokens [start, stop) by pair of formats: those that a sliding window
+    has left count nothing, and what is not sealed yet is as computed, on the device.
     """
     found: dict[str, int] = {}
 
@@ -52,11 +52,12 @@ def held_bytes(sequence: Sequence, start: int, stop: int) -> dict[str, int]:
         last = min(len(table), -(-stop // BLOCK_TOKENS))
         for i in range(start // BLOCK_TOKENS, last):
             block = table[i]
-            if block is not None:
+            if block is not None and block.tier == tier:
                 first = i * BLOCK_TOKENS
                 num = min(stop, first + BLOCK_TOKENS) - max(start, first)
                 add(block.pair, num * (block.nbytes // BLOCK_TOKENS))
-        add(FP, num_hot * geometry.bytes_per_token)
+        if tier == "device":
+            add(FP, num_hot * geometry.bytes_per_token)
     return found
 
 
@@ -71,13 +72,18 @@ def is_shared(sequence: Sequence, start: int, stop: int) -> bool:
 
 
 def span_rows(sequence: Sequence | None, spans: Many[Span]) -> list[dict[str, Any]]:
-    """One row a span; the last span reaches to the newest token in the cache."""
+    """One row a span; the last span reaches to the newest token in the cache. `bytes` and
+    `formats` are the device's.
+    """
     rows = []
     for i, span in enumerate(spans):
         stop = span.stop
         if sequence is not None and i == len(spans) - 1:
             stop = max(stop, sequence.num_cached)
-        formats = held_bytes(sequence, span.start, stop) if sequence is not None else {}
+        formats, on_host = dict[str, int](), 0
+        if sequence is not None:
+            formats = held_bytes(sequence, span.start, stop)
+            on_host = sum(held_bytes(sequence, span.start, stop, "host").values())
         held = sum(formats.values())
         rows.append(
             {
@@ -88,12 +94,19 @@ def span_rows(sequence: Sequence | None, spans: Many[Span]) -> list[dict[str, An
                 "tokens": stop - span.start,
                 "bytes": held,
                 "formats": formats,
-                "tier": "device" if held else None,
+                "host_bytes": on_host,
+                "tier": _tier_of(held, on_host),
                 "shared": sequence is not None and is_shared(sequence, span.start, stop),
                 "pinned": span.kind == "system",
             }
         )
     return rows
+
+
+def _tier_of(device_bytes: int, host_bytes: int) -> str | None:
+    if device_bytes and host_bytes:
+        return "mixed"
+    return "device" if device_bytes else "host" if host_bytes else None
 
 
 def kv_row(pool: Pool, sequence: Sequence | None, span_bytes: int) -> dict[str, int]:
@@ -104,7 +117,7 @@ def kv_row(pool: Pool, sequence: Sequence | None, span_bytes: int) -> dict[str, 
         in_hot = sum(g.bytes_per_token for g in pool.geometries) * sequence.num_hot
     return {
         "device_bytes": pool.device_bytes,
-        "host_bytes": 0,
+        "host_bytes": pool.host_bytes,
         "hot_window_bytes": hot - in_hot,
         "slack_bytes": pool.device_bytes - span_bytes - (hot - in_hot),
         "idle_bytes": pool.idle_bytes,

@@ -54,6 +54,12 @@ def num_common(left: Sequence[int], right: Sequence[int]) -> int:
     return min(len(left), len(right))
 
 
+def _is_better(one: Block, other: Block) -> bool:
+    if one.tier != other.tier:
+        return one.tier == "device"
+    return one.pair.at_least(other.pair) and one.over.at_least(other.over)
+
+
 @dataclass(slots=True)
 class PrefixIndex:
     geometries: tuple[Geometry, ...]
@@ -66,7 +72,7 @@ class PrefixIndex:
         self, key: bytes, group: int, token_ids: tuple[int, ...], floor: FormatPair
     ) -> Block | None:
         """The best copy of that name and those ids, stored in `floor` or better and computed over
-        no less.
+        no less: one on the device before one on the host, then the better format.
         """
         copies = [
             block
@@ -75,7 +81,7 @@ class PrefixIndex:
         ]
         best: Block | None = None
         for block in copies:
-            if best is None or (block.pair.at_least(best.pair) and block.over.at_least(best.over)):
+            if best is None or _is_better(block, best):
                 best = block
         return best
 
@@ -205,5 +211,5 @@ class PrefixIndex:
             plain = [b for b in copies if b.pair == FP and b.over.at_least(floor)]
             if not plain:
                 return None
-            found.append(plain[0])
+            found.append(min(plain, key=lambda one: one.tier != "device"))
         return tuple(found)

@@ -315,9 +315,11 @@ class Sequence:
         return list(chain(parent, ids[: self._num_full(len(ids)) * BLOCK_TOKENS]))
 
     def _twin(self, key: bytes, group: int, piece: tuple[int, ...], block: Block) -> Block | None:
-        """A copy that is there already and as good as the one to be sealed."""
+        """A copy that is on the device already and as good as the one to be sealed."""
         twin = self.pool.index.find(key, group, piece, lower_of(block.pair, self.over))
-        return twin if twin is not None and twin.pair.at_least(block.pair) else None
+        if twin is None or twin.tier != "device" or not twin.pair.at_least(block.pair):
+            return None
+        return twin
 
     def _write(self, group: int, block: Block, place: int) -> None:
         """Stores 64 tokens of the hot window in a block's formats."""
@@ -383,7 +385,8 @@ class Sequence:
                 places.append((block, 1))
             last = block
         geometry = self.pool.geometries[group]
-        return [Run(geometry, block, num_blocks) for block, num_blocks in places]
+        device = self.pool.device
+        return [Run(geometry, block, num_blocks, device) for block, num_blocks in places]
 
     def lists(self, group: int) -> list[BlockList]:
         """Where the sealed blocks lie that the first new query sees, those of each pair of formats

@@ -76,11 +76,8 @@ class Slabs:
         return slab, start
 
     def _found(self, num_bytes: int, left_bytes: int | None, after: Block | None) -> Place | None:
-        if (
-            after is not None
-            and after.nbytes == num_bytes
-            and after.slab.has(after.stop, num_bytes)
-        ):
+        fits = after is not None and after.nbytes == num_bytes and after.tier == self.tier
+        if after is not None and fits and after.slab.has(after.stop, num_bytes):
             return after.slab, after.stop
         own = [slab for slab in self.slabs if slab.unit_bytes == num_bytes]
         found = _largest_hole(own, num_bytes)
@@ -109,6 +106,23 @@ class Slabs:
         slab.give(start, num_bytes)
         if slab.is_empty:
             self.slabs.remove(slab)
+
+    def exchange(self, old: Place, old_bytes: int, num_bytes: int, left_bytes: int | None) -> Place:
+        """A place for what needs no more bytes than it had; the old one is free then. Where there
+        is no room it is made in what the old one leaves, so this always succeeds.
+        """
+        assert num_bytes <= old_bytes
+        try:
+            place = self.take(num_bytes, num_bytes, left_bytes)
+        except PoolFull:
+            slab, start = old
+            slab.give(start, old_bytes)
+            found = _smallest_hole(self.slabs, num_bytes)
+            assert found is not None
+            found[0].take(found[1], num_bytes)
+            return found
+        self.give(old, old_bytes)
+        return place
 
     # --- moving together --------------------------------------------------------------------------
 

@@ -207,7 +207,7 @@ def check_lists(sequence: Sequence) -> None:
         first, skip = sequence.first_seen(group)
         told = {}
         for one in sequence.lists(group):
-            told[one.pair] = one.addresses.tolist()
+            told.setdefault(one.pair, []).extend(one.addresses.tolist())
         expected: dict[FormatPair, list[int]] = {}
         for block in sequence.tables[group][first:]:
             assert block is not None
@@ -468,11 +468,13 @@ STORINGS = st.builds(
 class FormatMachine(RuleBasedStateMachine):
     """Texts begin under any way of storing; blocks are stored anew, moved and dropped."""
 
-    @initialize(stored=STORINGS)
-    def make(self, stored: Storing) -> None:
+    @initialize(stored=STORINGS, originals=st.booleans(), on_host=st.sampled_from([0, 5, 2**30]))
+    def make(self, stored: Storing, originals: bool, on_host: int) -> None:
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(slabs_module, "SLAB_BYTES", 3 * FULL.block_bytes)
         self.pool = pool_with(stored)
+        self.pool.keep_originals = originals
+        self.pool.host_limit_bytes = on_host * FULL.block_bytes
         self.open: list[Sequence] = []
         self.texts: list[list[int]] = [[]]
         # A block by its identity: the formats that it went through. Kept, so that ids stay apart.
@@ -485,8 +487,9 @@ class FormatMachine(RuleBasedStateMachine):
             sequence.close()
         self.pool.check_integrity(0)
         self.pool.drop_idle(2**60)
+        self.pool.host_limit_bytes = 0
         self.patch.undo()
-        assert self.pool.device_bytes == 0
+        assert self.pool.device_bytes == self.pool.host_bytes == 0
 
     @rule(stored=STORINGS)
     def store_otherwise(self, stored: Storing) -> None:
@@ -536,15 +539,62 @@ class FormatMachine(RuleBasedStateMachine):
         found = list(self.pool.index.all())
         if found:
             block = found[which % len(found)]
-            before = self.stored.setdefault(block, [block.pair])
             made = self.pool.geometries[block.group].served(pair(to))
-            with suppress(PoolFull):
-                self.pool.requantize(block, made)
-                before.append(made)
+            if self.change(block, lambda: self.pool.requantize(block, made)):
+                assert block.pair == made
 
-    @rule(share=st.sampled_from([0.1, 0.5, 1.0]))
-    def drop(self, share: float) -> None:
-        self.pool.drop_idle(int(share * self.pool.idle_bytes))
+    @rule(which=st.integers(0, 99), to=st.sampled_from(["fp", "int8", "int4"]))
+    def raise_block(self, which: int, to: str) -> None:
+        """Never lower than it was, never better than what is held."""
+        found = list(self.pool.index.all())
+        if found:
+            block = found[which % len(found)]
+            before, over, best = block.pair, block.over, self.pool.best_copy(block)
+            self.change(block, lambda: self.pool.raise_block(block, pair(to)))
+            assert block.pair.at_least(before)
+            assert best.pair.at_least(block.pair)
+            if best is block:
+                assert (block.pair, block.over) == (before, over)
+
+    def change(self, block: Block, act: Callable[[], int]) -> bool:
+        """Follows what a block, and a copy of it that is left on the host, went through. False
+        where there was no room: only on the host, and nothing is changed then.
+        """
+        source = self.pool.best_copy(block)
+        own = self.stored.get(block, [block.pair])
+        through = self.stored.get(source, [source.pair])
+        there, before = set(self.pool.index.all()), (block.pair, block.over)
+        used = self.used(block)
+        try:
+            changed = act()
+        except PoolFull:
+            assert block.tier == "host"
+            assert (block.pair, block.over) == before
+            return False
+        assert abs(changed) == abs(self.used(block) - used)
+        if (block.pair, block.over) != before:
+            last = [] if block.pair == source.pair else [block.pair]
+            self.stored[block] = [*through, *last]
+        for one in set(self.pool.index.all()) - there:
+            assert one.tier == "host"
+            self.stored[one] = own
+        return True
+
+    def used(self, block: Block) -> int:
+        slabs = self.pool.on_host if block.tier == "host" else self.pool.on_device
+        return slabs.nbytes - slabs.free_bytes
+
+    @rule(which=st.integers(0, 99), to_host=st.booleans())
+    def change_tier(self, which: int, to_host: bool) -> None:
+        found = list(self.pool.index.all())
+        if found:
+            move = self.pool.offload if to_host else self.pool.bring_back
+            with suppress(PoolFull):
+                move(found[which % len(found)])
+
+    @rule(share=st.sampled_from([0.1, 0.5, 1.0]), to_host=st.booleans())
+    def drop(self, share: float, to_host: bool) -> None:
+        self.pool.drop_idle(int(share * self.pool.idle_bytes), to_host=to_host)
 
     @rule()
     def pack(self) -> None:
@@ -596,9 +646,16 @@ class FormatMachine(RuleBasedStateMachine):
                 assert row["bytes"] == sum(row["formats"].values())
             kv = kv_row(pool, sequence, sum(row["bytes"] for row in rows))
             assert min(kv.values()) >= 0
-            by_pair = sum(block.nbytes for table in sequence.tables for block in table if block)
+            held = [block for table in sequence.tables for block in table if block]
+            on_host = sum(block.nbytes for block in held if block.tier == "host")
+            on_device = sum(block.nbytes for block in held) - on_host
             in_hot = sequence.num_hot * sum(g.bytes_per_token for g in GROUPS)
-            assert sum(row["bytes"] for row in rows) == by_pair + in_hot
+            assert sum(row["bytes"] for row in rows) == on_device + in_hot
+            assert sum(row["host_bytes"] for row in rows) == on_host
+            for row in rows:
+                tiers = (bool(row["bytes"]), bool(row["host_bytes"]))
+                names = {(True, True): "mixed", (True, False): "device", (False, True): "host"}
+                assert row["tier"] == names.get(tiers)
 
 
 TestFormatMachine = FormatMachine.TestCase

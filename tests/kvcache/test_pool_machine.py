@@ -5,7 +5,7 @@ The fed keys tell the whole text before them, so that KV of another text, place 
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 
@@ -33,6 +33,7 @@ WIDE = Geometry((4,), 1, 1, 1, 150, torch.float64)
 POOLS = ((FULL,), (NARROW,), (FULL, NARROW), (FULL, WIDE, ONLY_ITSELF))
 SIZES = st.sampled_from([1, 2, 20, 63, 64, 65, 100, 128, 200])
 TOKENS = st.integers(0, 1)
+HOSTS = st.sampled_from([0, 3, 8, 2**30])  # blocks that the host has room for
 A_SPAN = 2.0**40  # between one layer's keys and the next one's; a text's number is below
 
 
@@ -97,8 +98,8 @@ def failing_copy(at: int) -> Iterator[None]:
 
 
 class PoolMachine(RuleBasedStateMachine):
-    @initialize(geometries=st.sampled_from(POOLS))
-    def make(self, geometries: tuple[Geometry, ...]) -> None:
+    @initialize(geometries=st.sampled_from(POOLS), originals=st.booleans(), on_host=HOSTS)
+    def make(self, geometries: tuple[Geometry, ...], originals: bool, on_host: int) -> None:
         self.patch = pytest.MonkeyPatch()
         # Three blocks a slab, so that there are many slabs.
         self.patch.setattr(slabs_module, "SLAB_BYTES", 3 * geometries[0].block_bytes)
@@ -106,6 +107,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.open: list[Sequence] = []
         self.texts: list[list[int]] = [[]]
         self.allowed: int | None = None
+        self.pool.keep_originals = originals
+        self.limit_host(on_host)
 
     def teardown(self) -> None:
         if not hasattr(self, "pool"):
@@ -114,8 +117,9 @@ class PoolMachine(RuleBasedStateMachine):
             sequence.close()
         self.pool.check_integrity(0)
         self.pool.drop_idle(2**60)
+        self.pool.host_limit_bytes = 0
         self.patch.undo()
-        assert self.pool.device_bytes == 0
+        assert self.pool.device_bytes == self.pool.host_bytes == 0
         assert not self.pool.index.blocks
         assert not self.pool.index.children
         assert not self.pool.index.tails
@@ -210,13 +214,18 @@ class PoolMachine(RuleBasedStateMachine):
         with failing_copy(fails_at):
             sequence.close(keep_tail=keep)
 
-    @rule(share=st.floats(0, 1), whole_slabs=st.booleans())
-    def drop(self, share: float, whole_slabs: bool) -> None:
-        """What is idle goes, as much of it as was asked; bytes told are bytes that came back."""
+    @rule(share=st.floats(0, 1), whole_slabs=st.booleans(), to_host=st.booleans())
+    def drop(self, share: float, whole_slabs: bool, to_host: bool) -> None:
+        """What is idle goes, as much of it as was asked; bytes told are bytes that came back. What
+        texts hold on the host stays there.
+        """
+        held = {id(one) for one in self.pool.index.all() if one.ref_count}
         wanted = int(share * self.pool.idle_bytes)
         idle, used = self.pool.idle_bytes, self.pool.device_bytes
         free = self.pool.free_block_bytes
-        _, freed = (self.pool.drop_idle_slabs if whole_slabs else self.pool.drop_idle)(wanted)
+        drop = self.pool.drop_idle_slabs if whole_slabs else self.pool.drop_idle
+        _, freed = drop(wanted, to_host=to_host)
+        assert held == {id(one) for one in self.pool.index.all() if one.ref_count}
         if whole_slabs:
             assert used - self.pool.device_bytes == freed
             assert freed >= wanted or not self.pool.idle_bytes
@@ -232,7 +241,8 @@ class PoolMachine(RuleBasedStateMachine):
         freed = self.pool.pack()
         assert used - self.pool.device_bytes == freed
         assert self.pool.idle_bytes == idle
-        for slab, blocks in self.pool.on_device.by_slab(self.pool.index.all()).items():
+        here = [one for one in self.pool.index.all() if one.tier == "device"]
+        for slab, blocks in self.pool.on_device.by_slab(here).items():
             assert not self.pool.on_device.places_elsewhere(slab, blocks)
 
     @rule(which=st.integers(0, 50))
@@ -242,6 +252,46 @@ class PoolMachine(RuleBasedStateMachine):
         if blocks:
             with suppress(PoolFull):
                 assert self.pool.requantize(blocks[which % len(blocks)], FP) == 0
+
+    @rule(which=st.integers(0, 50))
+    def offload(self, which: int) -> None:
+        self.change_tier(which, self.pool.offload, "host")
+
+    @rule(which=st.integers(0, 50))
+    def bring_back(self, which: int) -> None:
+        self.change_tier(which, self.pool.bring_back, "device")
+
+    def change_tier(self, which: int, move: Callable[[Block], int], to: str) -> None:
+        """Bytes told are bytes that moved; without room the block stays where it is."""
+        blocks = list(self.pool.index.all())
+        if not blocks:
+            return
+        block = blocks[which % len(blocks)]
+        before, used = block.tier, self.used()
+        try:
+            moved = move(block)
+        except PoolFull:
+            assert block.tier == before
+            assert self.used()[0] == used[0]
+            return
+        assert block.tier == to
+        assert moved == (0 if before == to else block.nbytes)
+        assert abs(self.used()[0] - used[0]) == moved
+        assert self.used()[1] <= used[1] + moved
+
+    def used(self) -> tuple[int, int]:
+        """Bytes of blocks on the device and on the host."""
+        both = self.pool.on_device, self.pool.on_host
+        device, host = (slabs.nbytes - slabs.free_bytes for slabs in both)
+        return device, host
+
+    @rule(blocks=HOSTS)
+    def limit_host(self, blocks: int) -> None:
+        """What texts hold there stays, also beyond a lower limit; what is idle goes."""
+        limit = blocks * max(one.block_bytes for one in self.pool.geometries)
+        self.pool.host_limit_bytes = limit
+        assert self.pool.host_bytes <= limit or not list(self.pool.idle("host"))
+        self.allowed_on_host = max(limit, self.pool.host_bytes)
 
     @rule(limit=st.sampled_from([None, None, 1000, 60, 20, 6]), floor=st.sampled_from([0, 150]))
     def limit(self, limit: int | None, floor: int) -> None:
@@ -290,7 +340,9 @@ class PoolMachine(RuleBasedStateMachine):
         hot = sum(window.nbytes for one in self.open for window in one.hot)
         assert pool.hot_bytes == hot + pool.idle_tail_bytes
         assert pool.device_bytes == pool.slab_bytes + pool.hot_bytes
-        assert not any(slab.is_empty for slab in pool.on_device.slabs)
+        slabs = [*pool.on_device.slabs, *pool.on_host.slabs]
+        assert not any(slab.is_empty for slab in slabs)
+        assert pool.host_bytes <= self.allowed_on_host
         if pool.limit_bytes is not None:
             assert self.allowed is not None
             assert pool.device_bytes <= max(pool.limit_bytes, self.allowed)
@@ -306,6 +358,8 @@ class PoolMachine(RuleBasedStateMachine):
                 assert min((row["bytes"] for row in rows), default=0) >= 0
                 told = sum(row["bytes"] for row in rows)
                 told += kv["slack_bytes"] + kv["hot_window_bytes"]
+                on_host = sum(row["host_bytes"] for row in rows)
+                assert on_host <= kv["host_bytes"] == self.pool.host_bytes
                 assert told == kv["device_bytes"] == self.pool.device_bytes
                 assert kv["slack_bytes"] >= kv["idle_bytes"]
 

@@ -4,14 +4,17 @@ It gets the queries of one forward and a view of one layer's KV: blocks where th
 window, the chunk in flight. Knows no model library.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
+from kvchat.attention.triton_paged.standing import Room
+from kvchat.attention.triton_paged.table import LayerTable
+from kvchat.kvcache.block_lists import BlockList
 from kvchat.kvcache.blocks import Shape
-from kvchat.kvcache.sequence import BlockList
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class Lying:
     """
 
     lists: list[tuple[BlockList, Shape]]
+    formats: frozenset[str]  # names of those that occur in the lists
+    dtype: torch.dtype  # of what is held as computed
     hot_keys: int
     hot_values: int
     hot_layer_bytes: int
@@ -55,6 +60,18 @@ class LayerKV(Protocol):
     @property
     def value_dim(self) -> int: ...
 
+    @property
+    def on_card(self) -> bool:
+        """Whether the Triton kernels run this layer: only then it has a `table` and `room`."""
+        ...
+
+    @property
+    def table(self) -> LayerTable: ...
+
+    def room(self, query: Tensor, rotated: torch.dtype) -> Room:
+        """What the Triton kernels write a decode step's parts to, see there."""
+        ...
+
     def lying(self) -> Lying: ...
 
     def scratch(self, num_floats: int) -> Tensor:
@@ -64,6 +81,12 @@ class LayerKV(Protocol):
     def gathered(self) -> tuple[Tensor, Tensor]:
         """The prefix in one piece, [kv_heads, tokens, dim], in a workspace shared by the layers of
         a step.
+        """
+        ...
+
+    def tiles(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The prefix in pieces [kv_heads, tokens, dim], each in the place of the one before it.
+        Not for a sliding layer.
         """
         ...
 

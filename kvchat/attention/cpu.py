@@ -5,19 +5,26 @@ numba is imported here only, and may be missing: then torch's own kernels serve.
 """
 
 from array import array
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from math import gcd
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from kvchat.attention.backend import LayerKV, Lying, Scoring
+from kvchat.kvcache.blocks import FP, Geometry
 from kvchat.kvcache.quantize import rotation_parts
+from kvchat.memory.formats import FormatPair
+
+Refusal = Literal["no_numba", "head_size", "format"]
 
 # From here on a second thread saves more than waking it costs.
 PARALLEL_TOKENS = 1024
 _LANES = 8
+SERVED = frozenset(("fp", "int8", "int6", "int5", "int4", "int2"))
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -28,11 +35,26 @@ def is_installed() -> bool:
 
 def supports(query: Tensor, kv: LayerKV) -> bool:
     """One new token, sizes that fill whole vectors, codes of whole numbers; any scoring."""
-    if query.shape[2] != 1 or kv.new[0].dtype not in _DTYPES or not is_installed():
+    if query.shape[2] != 1 or not is_installed():
         return False
     lying = kv.lying()
-    names = {fmt.name for one, _ in lying.lists for fmt in (one.pair.key, one.pair.value)}
-    return "fp8" not in names and not query.shape[3] % _LANES and not lying.value_dim % _LANES
+    served = _serves(query.shape[3], lying.value_dim, lying.dtype)
+    return served and lying.formats <= SERVED
+
+
+def why_not(
+    key_dim: int, value_dim: int, dtype: torch.dtype, formats: frozenset[str]
+) -> Refusal | None:
+    """Why the kernel does not serve such layers in these formats, or None if it does."""
+    if not is_installed():
+        return "no_numba"
+    if not _serves(key_dim, value_dim, dtype):
+        return "head_size"
+    return None if formats <= SERVED else "format"
+
+
+def _serves(key_dim: int, value_dim: int, dtype: torch.dtype) -> bool:
+    return dtype in _DTYPES and not key_dim % _LANES and not value_dim % _LANES
 
 
 def attend(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
@@ -60,12 +82,12 @@ def attend(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
     run = kernel.runner(threads > 1)
     if threads > 1:
         kernel.use_threads(threads)
-    dtype, parts = _DTYPES[kv.new[0].dtype], rotation_parts(key_dim)
+    dtype, parts = _DTYPES[lying.dtype], rotation_parts(key_dim)
     last = len(lying.lists) - 1
     for number, (one, shape) in enumerate(lying.lists):
         blocks = (
             one.addresses.data_ptr(),
-            one.addresses.shape[0],
+            one.num_blocks,
             layer * shape.layer_bytes,
             shape.head_bytes,
             one.skip,
@@ -74,11 +96,39 @@ def attend(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
             "q", (*common, *blocks, *_hot(lying, layer, number == last), int(number == 0))
         )
         at, _ = arguments.buffer_info()
-        key, value = (dtype if f.bits is None else f.name for f in (one.pair.key, one.pair.value))
+        key, value = _kinds(one.pair, dtype)
         one_pass = kernel.passes(key, value, dtype, key_dim, value_dim, ratio, parts)
         run(one_pass.address, at, kv_heads * shares)
     kernel.join(at, ratio, key_dim, value_dim, rotation_parts(value_dim))
     return out.to(query.dtype)
+
+
+def prepare(
+    geometries: Iterable[Geometry], pairs: Iterable[FormatPair], num_query_heads: int
+) -> None:
+    """Compiles, or loads from disk, what such layers need in these formats: the first step with a
+    pair would otherwise take two or three seconds longer. Nothing where the kernel does not serve.
+    """
+    if not is_installed():
+        return
+    from kvchat.attention import cpu_kernel as kernel
+
+    asked = [*pairs]
+    for one in geometries:
+        if not _serves(one.key_dim, one.value_dim, one.dtype):
+            continue
+        dtype, ratio = _DTYPES[one.dtype], num_query_heads // one.num_kv_heads
+        for pair in {FP, *(one.served(pair) for pair in asked)}:
+            if {pair.key.name, pair.value.name} <= SERVED:
+                key, value = _kinds(pair, dtype)
+                sizes = one.key_dim, one.value_dim, ratio, rotation_parts(one.key_dim)
+                kernel.passes(key, value, dtype, *sizes)
+    kernel.prepare(torch.get_num_threads() > 1)
+
+
+def _kinds(pair: FormatPair, dtype: str) -> tuple[str, str]:
+    key, value = (dtype if fmt.bits is None else fmt.name for fmt in (pair.key, pair.value))
+    return key, value
 
 
 def _hot(lying: Lying, layer: int, is_last: bool) -> tuple[int, int, int, int]:

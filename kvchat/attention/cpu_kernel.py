@@ -12,6 +12,7 @@ one's kernel under the other's name (numba's index is read, changed and written 
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from pickle import UnpicklingError
@@ -20,6 +21,7 @@ from zlib import crc32
 
 import numpy as np
 from numba import carray, cfunc, config, njit, prange, set_num_threads, types
+from numba.core.caching import FunctionCache
 
 from kvchat.attention import cpu_lanes
 from kvchat.attention.cpu_lanes import (
@@ -76,12 +78,27 @@ def _mark(*about: object) -> int:
     return crc32(repr((_STAMP, about)).encode())
 
 
-def _kept(compiled: Callable[[bool], Any]) -> Any:
-    """What `compiled(on_disk)` gives, from the disk where that is possible."""
-    try:
-        return compiled(True)
-    except _NO_DISK:
-        return compiled(False)
+def _kept(
+    function: Callable[..., int], compiled: Callable[[bool], Any], works: Callable[[Any], bool]
+) -> Any:
+    """What `compiled(on_disk)` makes of the function, from the disk where that is possible. What is
+    damaged there, or another's, is forgotten and made anew, so that the next start finds it whole.
+    """
+    for _ in range(2):
+        try:
+            made = compiled(True)
+            if works(made):
+                return made
+        except _NO_DISK:
+            pass
+        _forget(function)
+    return compiled(False)
+
+
+def _forget(function: Callable[..., int]) -> None:
+    """Empties the index of the function's kernels; not where there is no place on disk."""
+    with suppress(*_NO_DISK):
+        FunctionCache(function).flush()
 
 
 def _bits(kind: str) -> int:
@@ -206,8 +223,7 @@ def passes(
             item_pass
         )
 
-    made = _kept(compiled)
-    return made if made.ctypes(0, 0) == mark else compiled(False)
+    return _kept(item_pass, compiled, lambda made: made.ctypes(0, 0) == mark)
 
 
 def _decoded(bits: int) -> tuple[np.float32, np.float32]:
@@ -266,6 +282,8 @@ def _joiner() -> Any:
     mark = _mark("join")
 
     def joined(arguments: int, ratio: int, value_dim: int, item_size: int, parts: Any) -> int:
+        if arguments == 0:
+            return mark
         given = carray(pointer(arguments), (NUM_FIELDS,), np.int64)
         num_shares = given[NUM_SHARES]
         for head in range(given[NUM_HEADS]):
@@ -306,7 +324,7 @@ def _joiner() -> Any:
         signature = number(number, number, number, number, types.int64[::1])
         return njit(signature, cache=on_disk, error_model="numpy", fastmath=_FAST)(joined)
 
-    return _kept(compiled)
+    return _kept(joined, compiled, lambda made: made(0, 0, 0, 0, _as_array(())) == mark)
 
 
 @cache
@@ -325,7 +343,14 @@ def runner(parallel: bool) -> Any:
         signature = types.int64(types.int64, types.int64, types.int64)
         return njit(signature, cache=on_disk, nogil=True, parallel=parallel)(run)
 
-    return _kept(compiled)
+    return _kept(run, compiled, lambda made: made(0, 0, 0) == mark)
+
+
+def prepare(parallel: bool) -> None:
+    """What every pair of formats needs besides its own passes."""
+    _joiner()
+    for kind in {False, parallel}:
+        runner(kind)
 
 
 def use_threads(num_threads: int) -> None:

@@ -1,8 +1,8 @@
 """Attention by torch's own fused kernels over paged KV.
 
-Gathers one layer's prefix. A prefill chunk on a CPU is one unmasked part over the prefix and one
-causal part over the chunk, merged by their log-sum-exps. Refuses softcap, sinks, and keys and
-values of different width: `backend.choose` sends those to the reference.
+A prefill chunk on a CPU is a causal part over the chunk and an unmasked one over each tile of the
+prefix, merged by their log-sum-exps. All else gathers one layer's prefix. Refuses softcap, sinks,
+and keys and values of different width: `choose` sends those to the reference.
 """
 
 import torch
@@ -25,16 +25,14 @@ def attend_cpu(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
 
 def _prefill_cpu(query: Tensor, kv: LayerKV, scale: float) -> Tensor:
     new_keys, new_values = kv.new
-    own, own_sum = _flash_cpu(
+    out, total = _flash_cpu(
         query, new_keys.unsqueeze(0), new_values.unsqueeze(0), is_causal=True, scale=scale
     )
-    old_keys, old_values = kv.gathered()
-    if not old_keys.shape[1]:
-        return own.transpose(1, 2)  # type: ignore[no-any-return]
-    old, old_sum = _flash_cpu(query, old_keys.unsqueeze(0), old_values.unsqueeze(0), scale=scale)
-    share = torch.sigmoid(old_sum - own_sum).unsqueeze(-1).to(own.dtype)  # [1, heads, C, 1]
-    merged: Tensor = torch.lerp(own, old, share)
-    return merged.transpose(1, 2)
+    for keys, values in kv.tiles():
+        old, old_sum = _flash_cpu(query, keys.unsqueeze(0), values.unsqueeze(0), scale=scale)
+        out.lerp_(old, torch.sigmoid(old_sum - total).unsqueeze(-1).to(out.dtype))
+        total = torch.logaddexp(total, old_sum)
+    return out.transpose(1, 2)  # type: ignore[no-any-return]
 
 
 def attend_sdpa(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:

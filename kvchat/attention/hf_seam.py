@@ -20,13 +20,12 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 from kvchat.attention.backend import Lying, Scoring
 from kvchat.attention.choose import choose
 from kvchat.attention.flash import attend_joined
+from kvchat.attention.forward import Forward
+from kvchat.attention.triton_paged.standing import Room
+from kvchat.attention.triton_paged.table import LayerTable
 from kvchat.errors import ModelError
-from kvchat.kvcache.blocks import Run, shape_of
-from kvchat.kvcache.sequence import Sequence
-from kvchat.memory.formats import BLOCK_TOKENS
 
 NAME = "kvchat"
-READ_BLOCKS = 16  # dequantised at a time, so that what this takes stays small
 _KEY = "kvchat_kv"
 
 
@@ -90,93 +89,6 @@ def _attention(
     return attend(query, kv, scoring), None
 
 
-class Forward:
-    """What the paged layers share during one forward: views of all layers made at once, one
-    workspace.
-
-    new[g] and hot[g]: keys and values, a tuple of one view a layer. Making them here, a handful of
-    calls a group instead of a dozen a layer, is worth 5 % of a decode step on one CPU thread.
-    """
-
-    def __init__(self, sequence: Sequence) -> None:
-        self.sequence = sequence
-        self.runs: list[list[Run]] = []
-        self.new: list[_Views] = []
-        self.hot: list[_Views] = []
-        self.num_hot: list[int] = []
-        self._lying: dict[int, Lying] = {}
-        self._workspace: dict[int, tuple[Tensor, Tensor]] = {}
-        self._scratch: Tensor | None = None
-
-    def begin(self) -> None:
-        """After `sequence.reserve`: fixes what all layers of this forward read and write."""
-        sequence = self.sequence
-        committed, stop = sequence.num_hot, sequence.num_hot + sequence.num_new
-        for group, geometry in enumerate(sequence.pool.geometries):
-            skip = max(0, geometry.first_visible(sequence.num_cached) - sequence.start)
-            self.runs.append(sequence.runs(group))
-            self.new.append(_by_layer(sequence.hot_views(group, committed, stop)))
-            self.hot.append(_by_layer(sequence.hot_views(group, skip, stop)))
-            self.num_hot.append(committed - skip)
-
-    def workspace(self, group: int, num_tokens: int) -> tuple[Tensor, Tensor]:
-        """Room for one layer's prefix, [kv_heads, tokens, dim], the same for each of the group."""
-        found = self._workspace.get(group)
-        if found is None:
-            geometry = self.sequence.pool.geometries[group]
-            device = self.sequence.pool.device
-            shape = (geometry.num_kv_heads, num_tokens)
-            found = (
-                torch.empty(*shape, geometry.key_dim, dtype=geometry.dtype, device=device),
-                torch.empty(*shape, geometry.value_dim, dtype=geometry.dtype, device=device),
-            )
-            self._workspace[group] = found
-        return found
-
-    def lying(self, group: int) -> Lying:
-        """Where the group's layers lie, the same for all of them."""
-        found = self._lying.get(group)
-        if found is None:
-            sequence = self.sequence
-            geometry, hot = sequence.pool.geometries[group], sequence.hot[group]
-            lists = [(one, shape_of(geometry, one.pair)) for one in sequence.lists(group)]
-            seen = sequence.num_hot - self.num_hot[group]
-            keys, values = sequence.hot_addresses(group, seen)
-            num_hot = self.num_hot[group] + sequence.num_new
-            num_sealed = sum(len(one.addresses) * BLOCK_TOKENS - one.skip for one, _ in lists)
-            found = self._lying[group] = Lying(
-                lists=lists,
-                hot_keys=keys,
-                hot_values=values,
-                hot_layer_bytes=geometry.num_kv_heads * geometry.head_bytes(hot.num_tokens),
-                hot_head_bytes=geometry.head_bytes(hot.num_tokens),
-                num_hot=num_hot,
-                num_tokens=num_sealed + num_hot,
-                value_dim=geometry.value_dim,
-            )
-        return found
-
-    def scratch(self, num_floats: int) -> Tensor:
-        if self._scratch is None or self._scratch.shape[0] < num_floats:
-            device = self.sequence.pool.device
-            self._scratch = torch.empty(num_floats, dtype=torch.float32, device=device)
-        return self._scratch
-
-    def end(self) -> None:
-        """Lets go of the workspace and of the views."""
-        for views in (self.runs, self.new, self.hot, self.num_hot, self._lying, self._workspace):
-            views.clear()
-        self._scratch = None
-
-
-_Views = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
-
-
-def _by_layer(views: tuple[Tensor, Tensor]) -> _Views:
-    keys, values = views
-    return keys.unbind(0), values.unbind(0)
-
-
 class PagedLayer(CacheLayerMixin):
     """One layer's window into the pool; `backend.LayerKV` for attention, a cache layer for
     transformers.
@@ -193,6 +105,7 @@ class PagedLayer(CacheLayerMixin):
         self.window = geometry.window
         self.num_kv_heads = geometry.num_kv_heads
         self.value_dim = geometry.value_dim
+        self.on_card = forward.on_card[group]
         self.is_sliding = self.window is not None
         self.is_initialized = True
 
@@ -203,16 +116,23 @@ class PagedLayer(CacheLayerMixin):
         live = kwargs.get("kwargs")
         if live is None:
             raise ModelError("model_no_kwargs")
-        keys, values = self.new
-        keys.copy_(key_states[0])
-        values.copy_(value_states[0])
+        self.forward.write(self.group, self.layer, key_states[0], value_states[0])
         live[_KEY] = self
         return key_states, value_states
 
     @property
     def new(self) -> tuple[Tensor, Tensor]:
-        keys, values = self.forward.new[self.group]
+        keys, values = self.forward.new(self.group)
         return keys[self.layer], values[self.layer]
+
+    @property
+    def table(self) -> LayerTable:
+        assert self.forward.tables is not None
+        return self.forward.tables.of(self.group, self.layer)
+
+    def room(self, query: Tensor, rotated: torch.dtype) -> Room:
+        assert self.forward.tables is not None
+        return self.forward.tables.room(query, rotated, self.table)
 
     def lying(self) -> Lying:
         return self.forward.lying(self.group)
@@ -221,25 +141,10 @@ class PagedLayer(CacheLayerMixin):
         return self.forward.scratch(num_floats)
 
     def gathered(self) -> tuple[Tensor, Tensor]:
-        forward, layer = self.forward, self.layer
-        _, skip = forward.sequence.first_seen(self.group)
-        runs = forward.runs[self.group]
-        num_hot = forward.num_hot[self.group]
-        num_sealed = sum(run.num_blocks for run in runs) * BLOCK_TOKENS
-        to_keys, to_values = forward.workspace(self.group, num_sealed + num_hot)
-        done = 0
-        for run in runs:
-            for start in range(0, run.num_blocks, READ_BLOCKS):
-                found = run.read(layer, start, start + READ_BLOCKS)
-                num_blocks = found[0].shape[0]
-                after = done + num_blocks * BLOCK_TOKENS
-                for to, part in zip((to_keys, to_values), found, strict=True):
-                    to[:, done:after].unflatten(1, (num_blocks, -1)).copy_(part.transpose(0, 1))
-                done = after
-        hot_keys, hot_values = forward.hot[self.group]
-        to_keys[:, done:] = hot_keys[layer][:, :num_hot]
-        to_values[:, done:] = hot_values[layer][:, :num_hot]
-        return to_keys[:, skip:], to_values[:, skip:]
+        return self.forward.gathered(self.group, self.layer)
+
+    def tiles(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.forward.tiles(self.group, self.layer)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """The pool allocates before the forward; nothing is left to do."""

@@ -23,7 +23,7 @@ from kvchat.models.weights import predicted_weight_bytes
 from kvchat.settings import Settings
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-_TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DTYPE_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -90,7 +90,7 @@ def _weighed(folder: Path, dtype: str, weights: str) -> int | None:
     headers.
     """
     try:
-        return predicted_weight_bytes(folder, _TORCH_DTYPES[dtype], weights)
+        return predicted_weight_bytes(folder, TORCH_DTYPES[dtype], weights)
     except ModelError:
         return folder_weight_bytes(folder, DTYPE_BYTES[dtype]) if weights == "as-is" else None
 

@@ -5,6 +5,7 @@ The driver's own figure (`mem_get_info`) is the truth; NVML adds whose the rest 
 """
 
 import time
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -96,3 +97,18 @@ def nvml_uuid(properties: Any) -> str | None:
     if not uuid or "MIG" in str(getattr(properties, "name", "")):
         return None
     return uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+
+
+def nvidia_capability(device: torch.device) -> tuple[int, int] | None:
+    """An NVIDIA card's generation, which decides what kernels it runs; None for anything else."""
+    if device.type != "cuda" or torch.version.hip:
+        return None
+    return torch.cuda.get_device_capability(device)
+
+
+@cache
+def num_processors(device: torch.device) -> int | None:
+    """Multiprocessors of a card; None where torch tells of none."""
+    if device.type != "cuda":
+        return None
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

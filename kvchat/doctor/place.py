@@ -10,12 +10,13 @@ from typing import Any
 
 from kvchat.attention.choose import describe
 from kvchat.cli_listen import DEFAULT_PORT, listening
-from kvchat.cli_plan.model import DTYPE_BYTES, find
+from kvchat.cli_plan.model import DTYPE_BYTES, TORCH_DTYPES, find
 from kvchat.cli_running import running_on
 from kvchat.device.memory import pick_device
 from kvchat.doctor.findings import Finding, Problem
 from kvchat.engine.open import least_bytes
 from kvchat.errors import KVChatError, ServeError
+from kvchat.memory.formats import FormatPair
 from kvchat.models.catalog import builtin
 from kvchat.models.folder import examine
 from kvchat.models.manifest import is_whole
@@ -90,7 +91,8 @@ def model(settings: Settings, folder: Path, usable: int | None) -> Finding:
     device = pick_device()
     needed = least_bytes(planned.spec, DTYPE_BYTES[planned.dtype], device)
     facts |= {"dtype": planned.dtype, "weights": planned.spec.weight_bytes, "needed": needed}
-    facts["attention"] = describe(planned.spec, device)
+    pairs = {FormatPair.parse(text) for text in (settings.seal_format, settings.floor_format)}
+    facts["attention"] = describe(planned.spec, device, TORCH_DTYPES[planned.dtype], pairs)
     if usable is None or needed <= usable:
         return Finding(facts)
     short = {"needed": format_least(needed), "usable": format_size(usable)}

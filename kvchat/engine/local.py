@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from kvchat.arch.spec import ModelSpec
-from kvchat.attention.hf_seam import Forward, make_cache
+from kvchat.attention.forward import Forward
+from kvchat.attention.hf_seam import make_cache
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.sequence import Sequence
 from kvchat.memory.footprint import BLOCK_TOKENS

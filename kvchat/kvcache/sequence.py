@@ -18,12 +18,11 @@ Knows no model and no planner. Not shared between threads.
 """
 
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from kvchat.device.oom import is_out_of_memory
+from kvchat.kvcache.block_lists import BlockList, BlockLists
 from kvchat.kvcache.blocks import (
     FP,
     Block,
@@ -38,17 +37,6 @@ from kvchat.kvcache.blocks import (
 from kvchat.kvcache.pool import Pool, PoolFull
 from kvchat.kvcache.prefix_index import IdleTail, Match
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, lower_of
-
-
-@dataclass(frozen=True, slots=True)
-class BlockList:
-    """Where the visible blocks of one pair of formats lie: int64 [n] byte addresses on the device,
-    the oldest first. `skip`: leading tokens of the first one that are not seen.
-    """
-
-    pair: FormatPair
-    addresses: Tensor
-    skip: int
 
 
 class Sequence:
@@ -70,7 +58,7 @@ class Sequence:
         self._num_moved = pool.num_moved
         self._reserved: list[list[Block]] = []
         self._runs: dict[int, tuple[tuple[int, int], list[Run]]] = {}
-        self._lists: dict[int, tuple[tuple[int, int, int], list[BlockList]]] = {}
+        self._lists = self._no_lists()
 
     # --- lengths ----------------------------------------------------------------------------------
 
@@ -173,7 +161,7 @@ class Sequence:
                     self.pool.release(block)
             table.clear()
         self._runs.clear()
-        self._lists.clear()
+        self._lists = self._no_lists()
         try:
             if keep_tail and self.num_hot and self.hot:
                 self._keep_tail()
@@ -390,26 +378,13 @@ class Sequence:
 
     def lists(self, group: int) -> list[BlockList]:
         """Where the sealed blocks lie that the first new query sees, those of each pair of formats
-        together; one list at least.
+        and each tier together, the oldest block's first; one list at least.
         """
         first, skip = self.first_seen(group)
-        place = (first, len(self.tables[group]), self.pool.num_moved)
-        known = self._lists.get(group)
-        if known is None or known[0] != place:
-            by_pair: dict[FormatPair, list[int]] = {}
-            for block in self.tables[group][first:]:
-                if block is not None:
-                    by_pair.setdefault(block.pair, []).append(block.address)
-            device = self.pool.device
-            known = self._lists[group] = (
-                place,
-                [
-                    BlockList(pair, torch.tensor(addresses, dtype=torch.int64, device=device), 0)
-                    for pair, addresses in (by_pair or {FP: []}).items()
-                ],
-            )
-        oldest, *rest = known[1]  # the dict kept the order: the oldest block's pair leads
-        return [replace(oldest, skip=skip), *rest]
+        return self._lists[group].follow(self.tables[group], first, skip, self.pool.num_moved)
+
+    def _no_lists(self) -> list[BlockLists]:
+        return [BlockLists(self.pool.device) for _ in self.pool.geometries]
 
     def first_seen(self, group: int) -> tuple[int, int]:
         """The first block that the next query sees, and how many of its leading tokens it does
@@ -418,15 +393,9 @@ class Sequence:
         first = self.pool.geometries[group].first_visible(self.num_cached)
         return first // BLOCK_TOKENS, first % BLOCK_TOKENS if first < self.start else 0
 
-    def hot_addresses(self, group: int, start: int) -> tuple[int, int]:
-        """Byte addresses of the first layer's and head's keys and values at a place of the hot
-        window.
-        """
-        geometry, hot = self.pool.geometries[group], self.hot[group]
-        place, size = self._first_hot() + start, geometry.dtype.itemsize
-        keys = hot.tensor.data_ptr()
-        values = keys + hot.num_tokens * geometry.key_dim * size
-        return keys + place * geometry.key_dim * size, values + place * geometry.value_dim * size
+    def hot_place(self, start: int) -> int:
+        """Where in the hot window's memory its token `start` stands."""
+        return self._first_hot() + start
 
     def hot_views(self, group: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the hot window's places [start, stop): [layers, kv_heads, tokens,

@@ -20,11 +20,11 @@ from torch import Tensor
 from kvchat.attention import cpu
 from kvchat.attention.backend import Lying
 from kvchat.attention.reference import attend_dense
+from kvchat.kvcache.block_lists import BlockList
 from kvchat.kvcache.blocks import FP, Geometry, HotWindow, shape_of
 from kvchat.kvcache.quantize import dequantize_keys, dequantize_values
-from kvchat.kvcache.sequence import BlockList
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
-from tests.attention.blocks import Built, Case, build
+from tests.attention.blocks import Built, Case, Placed, build
 
 numba = pytest.importorskip("numba", reason="numba is not installed")
 cpu_kernel = pytest.importorskip("kvchat.attention.cpu_kernel")
@@ -40,16 +40,12 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """A `LayerKV` over a built case: what lies where for the second of its three layers."""
+    """What the kernel asks of a `LayerKV`, over a built case: the second of its three layers."""
 
     built: Built
     found: Lying
     window: int | None = None
     layer: int = 1
-
-    @property
-    def new(self) -> tuple[Tensor, Tensor]:
-        return self.built.hot_keys[:, -1:], self.built.hot_values[:, -1:]
 
     @property
     def num_kv_heads(self) -> int:
@@ -66,9 +62,6 @@ class Laid:
         """Full of what must not be read before it is written."""
         return torch.full((num_floats,), torch.nan)
 
-    def gathered(self) -> tuple[Tensor, Tensor]:
-        raise AssertionError("the kernel reads in place")
-
 
 def lay(built: Built) -> tuple[Laid, HotWindow]:
     """Blocks by pair of formats, oldest first, as a sequence lists them; a window of its own."""
@@ -79,15 +72,15 @@ def lay(built: Built) -> tuple[Laid, HotWindow]:
     num_sealed = BLOCK_TOKENS * len(case.pairs)
     num_hot = case.hot_tokens + 1
     seen = geometry.first_visible(num_sealed + case.hot_tokens)
-    by_pair: dict[FormatPair, list[int]] = {}
+    by_pair: dict[FormatPair, list[Placed]] = {}
     for block in built.blocks[seen // BLOCK_TOKENS :]:
-        by_pair.setdefault(block.pair, []).append(block.address)
-    skip = seen % BLOCK_TOKENS if seen < num_sealed else 0
-    lists = [
-        (BlockList(pair, torch.tensor(addresses, dtype=torch.int64), 0), shape_of(geometry, pair))
-        for pair, addresses in (by_pair or {FP: []}).items()
-    ]
-    lists[0] = (replace(lists[0][0], skip=skip), lists[0][1])
+        by_pair.setdefault(block.pair, []).append(block)
+    lists = []
+    for pair, blocks in (by_pair or {FP: []}).items():
+        one = BlockList(pair, CPU)
+        one.set_from(0, [block.address for block in blocks], [block.position for block in blocks])
+        lists.append((one, shape_of(geometry, pair)))
+    lists[0][0].skip = seen % BLOCK_TOKENS if seen < num_sealed else 0
     before, hot_skip = 3, max(0, seen - num_sealed)
     hot = HotWindow(geometry, before + num_hot + 2, CPU)
     hot.tensor.fill_(torch.nan)
@@ -99,6 +92,8 @@ def lay(built: Built) -> tuple[Laid, HotWindow]:
     head_bytes = geometry.head_bytes(hot.num_tokens)
     lying = Lying(
         lists=lists,
+        formats=frozenset(f.name for pair in by_pair for f in (pair.key, pair.value)),
+        dtype=case.dtype,
         hot_keys=keys + place * case.key_dim * size,
         hot_values=values + place * case.value_dim * size,
         hot_layer_bytes=case.kv_heads * head_bytes,
@@ -336,7 +331,7 @@ def test_what_the_kernel_cannot_do_it_refuses() -> None:
     laid, _ = lay(one)
     assert cpu.supports(one.query, laid)
     assert not cpu.supports(one.query.repeat(1, 1, 2, 1), laid)
-    double = replace(laid, built=replace(one, hot_keys=one.hot_keys.double()))
+    double = replace(laid, found=replace(laid.found, dtype=torch.float64))
     assert not cpu.supports(one.query, double)
     fp8 = build(replace(SMALL, pairs=("int8", "int8/fp8")))
     assert not cpu.supports(fp8.query, lay(fp8)[0])
@@ -395,7 +390,7 @@ def test_kernels_are_compiled_once_a_machine(
         assert not made.stats.cache_hits
 
 
-def test_a_kernel_under_anothers_name_is_not_run(on_disk: Path) -> None:
+def test_a_kernel_under_anothers_name_is_not_run_and_made_anew(on_disk: Path) -> None:
     """As two processes may leave it that write at the same time."""
     compiled_anew(ONE)
     compiled_anew(OTHER)
@@ -405,13 +400,31 @@ def test_a_kernel_under_anothers_name_is_not_run(on_disk: Path) -> None:
     first.write_bytes(contents[1])
     compiled_anew(ONE)
     compiled_anew(OTHER)
+    assert compiled_anew(ONE).cache_hits == 1
+    assert compiled_anew(OTHER).cache_hits == 1
 
 
-def test_files_that_were_cut_off_do_not_matter(on_disk: Path) -> None:
+@pytest.mark.parametrize("damaged", ["nbc", "nbi"])
+def test_files_that_were_cut_off_are_made_anew_once(on_disk: Path, damaged: str) -> None:
     compiled_anew(ONE)
-    for file in (*on_disk.rglob("*.nbc"), *on_disk.rglob("*.nbi")):
-        file.write_bytes(file.read_bytes()[: 200 if file.suffix == ".nbc" else 20])
+    for file in on_disk.rglob(f"*.{damaged}"):
+        file.write_bytes(file.read_bytes()[: 200 if damaged == "nbc" else 20])
     compiled_anew(ONE)
+    assert compiled_anew(ONE).cache_hits == 1
+    for made in (cpu_kernel.runner(False), cpu_kernel._joiner()):
+        assert sum(made.stats.cache_hits.values()) == 1
+
+
+def test_kernels_are_prepared_before_the_first_step(on_disk: Path) -> None:
+    """For every pair of formats in use, and none for what the kernel does not read."""
+    for kept in (cpu_kernel.passes, cpu_kernel.runner, cpu_kernel._joiner):
+        kept.cache_clear()
+    small = Geometry((0, 1), 2, 8, 8, None, F32)
+    cpu.prepare((small,), [FormatPair.parse("int8"), FormatPair.parse("fp8")], 4)
+    prepared = cpu_kernel.passes.cache_info().currsize
+    agrees(replace(ONE, ratio=2))
+    agrees(replace(OTHER, ratio=2))
+    assert cpu_kernel.passes.cache_info().currsize == prepared == 2
 
 
 @pytest.mark.parametrize("fault", ["no folder", pytest.param("full disk", marks=pytest.mark.slow)])

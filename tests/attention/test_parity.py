@@ -4,21 +4,26 @@ Every prefill chunk size gives the same logits; so does continuing from a reused
 """
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor
 
 from kvchat.arch.from_hf import spec_from_config
+from kvchat.arch.spec import ModelSpec
+from kvchat.attention import choose as choose_module
 from kvchat.attention import cpu, hf_seam
 from kvchat.attention.choose import describe
+from kvchat.attention.triton_paged.table import Refusal
 from kvchat.engine.local import LocalModel
 from kvchat.kvcache.blocks import geometries
 from kvchat.kvcache.pool import Pool
+from kvchat.memory.formats import FormatPair
+from kvchat.wording import table
 from tests.tiny import tiny_model
 
 CPU = torch.device("cpu")
-OURS = "our kernel (numba); chunks by torch flash (CPU)"
 KINDS = {
     "llama": {},
     "qwen3": {},
@@ -137,19 +142,49 @@ def test_a_model_that_hides_its_keywords_is_refused() -> None:
 
 def test_a_slow_path_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """C12: chunks with softcap go to the reference, latent layers to the library, and without numba
-    every token does; `describe` says so.
+    every token does; `describe` says so, and why.
     """
     config, _ = tiny_model("llama")
     plain = spec_from_config(config, name="plain", dtype_bytes=4)
-    assert describe(plain, CPU) == [
-        {"layers": "full", "num_layers": 4, "backend": OURS, "fast": True}
-    ]
+
+    def told(spec: ModelSpec, *pairs: str) -> list[tuple[str, str, str | None, int]]:
+        rows = describe(spec, CPU, torch.float32, map(FormatPair.parse, pairs))
+        assert all(row["fast"] == (row["why"] is None) for row in rows)
+        return [(r["decode"], r["prefill"], r["why"], r["num_layers"]) for r in rows]
+
+    ours = ("numba", "torch_flash", None)
+    assert told(plain, "int8") == [(*ours, 4)]
+    assert told(plain, "int8", "int8/fp8") == [("torch_flash", "torch_flash", "format", 4)]
     capped = replace(plain, dense_scores=True)
-    assert [row["fast"] for row in describe(capped, CPU)] == [False]
+    assert told(capped) == [("numba", "reference", "scores", 4)]
     latent = replace(plain, layers=(replace(plain.layers[0], kind="latent"), *plain.layers[1:]))
-    assert [row["backend"] for row in describe(latent, CPU)] == [
-        "library cache",
-        OURS,
-    ]
+    assert told(latent) == [("library", "library", "library", 1), (*ours, 3)]
+    odd = replace(plain, layers=(replace(plain.layers[0], key_dim=12, value_dim=12),))
+    assert told(odd) == [("torch_flash", "torch_flash", "head_size", 1)]
     monkeypatch.setattr(cpu, "is_installed", lambda: False)
-    assert describe(plain, CPU)[0]["fast"] is False
+    assert told(plain) == [("torch_flash", "torch_flash", "no_numba", 4)]
+
+
+@pytest.mark.parametrize(
+    ("why", "expected"),
+    [(None, ("triton", "triton")), ("no_triton", ("torch_sdpa", "torch_sdpa"))],
+)
+def test_on_a_card_the_triton_kernels_are_told(
+    why: str | None, expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, _ = tiny_model("llama", head_dim=64)
+    spec = spec_from_config(config, name="card", dtype_bytes=2)
+    monkeypatch.setattr(choose_module, "why_not", lambda *_: why)
+    card = torch.device("cuda", 0)
+    (row,) = describe(spec, card, torch.float16, [FormatPair.parse("int6/int4")])
+    assert (row["decode"], row["prefill"], row["why"]) == (*expected, why)
+    capped = replace(spec, dense_scores=True)
+    (row,) = describe(capped, card, torch.float16)
+    assert row["prefill"] == ("triton" if why is None else "reference")
+
+
+def test_every_backend_and_reason_has_a_sentence() -> None:
+    whys = (*get_args(Refusal), *get_args(cpu.Refusal), "library", "scores")
+    backends = ("triton", "numba", "torch_flash", "torch_sdpa", "reference", "library")
+    for code in (*backends, *(f"why.{why}" for why in whys)):
+        assert f"attention.{code}" in table()

@@ -136,7 +136,7 @@ def _asked(build: Build) -> tuple[Any, dict[str, Any]]:
     launch = attend.Launch.of(query, table, Scoring(build.dim**-0.5, build.softcap))
     options = {**launch.options, "goes_on": tokens > 1}
     if build.pair is None:
-        return kernels.attend_hot, options
+        return kernels.attend_hot, options | {"causal": tokens > 1}
     pair = FormatPair.parse(build.pair)
     options |= attend.block_options(pair, build.dim, build.dim, build.dtype)
     return kernels.attend_blocks, options

@@ -60,42 +60,25 @@ def difference(case: Case, device: str = "cpu") -> float:
 
 def _decode(built: Built) -> Tensor:
     from kvchat.attention.triton_paged import attend
+    from kvchat.attention.triton_paged.standing import Room
 
     case = built.case
-    kv = _table(built, built.stop)
+    kv = _table(built)
     out = built.query.new_full((1, 1, case.heads, case.value_dim), torch.nan)
-    work = attend.Workspace.make(
-        built.query, case.value_dim, len(kv.sealed), splits=2, hot_splits=2
-    )
-    attend.attend_decode(built.query, kv, built.scoring, work, out)
+    rotated = attend.rotated_dtype(case.dtype)
+    room = Room.make(built.query, rotated, case.value_dim, (len(kv.sealed), 2, 2))
+    attend.attend_decode(built.query, kv, built.scoring, room, out)
     return out
 
 
 def _prefill(built: Built) -> Tensor:
     from kvchat.attention.triton_paged import attend
 
-    kv = _table(built, built.stop - built.case.chunk)
-    prefix = attend.attend_prefill(built.query, kv, built.scoring)
-    out, _ = attend.join(prefix, _own(built), sinks=built.scoring.sinks)
+    out = attend.attend_prefill(built.query, _table(built), built.scoring)
     return out.to(built.query.dtype).transpose(1, 2)
 
 
-def _own(built: Built) -> tuple[Tensor, Tensor]:
-    """The causal part of the chunk in flight."""
-    case, scoring = built.case, built.scoring
-    keys, values = (x[:, -case.chunk :].float() for x in (built.keys, built.values))
-    keys, values = (x.repeat_interleave(case.ratio, dim=0) for x in (keys, values))
-    scores = built.query[0].float() @ keys.transpose(1, 2) * scoring.scale
-    if scoring.softcap is not None:
-        scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
-    seen = torch.ones_like(scores, dtype=torch.bool).tril()
-    if case.window is not None:
-        seen = seen.triu(1 - case.window)
-    scores = scores.masked_fill(~seen, -torch.inf)
-    return (scores.softmax(-1) @ values).unsqueeze(0), scores.logsumexp(-1).unsqueeze(0)
-
-
-def _table(built: Built, hot_stop: int) -> LayerTable:
+def _table(built: Built) -> LayerTable:
     def ints(*values: int, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=built.query.device)
 
@@ -107,7 +90,7 @@ def _table(built: Built, hot_stop: int) -> LayerTable:
         offset = own[0].layer_offset
         sealed.append(SealedBlocks(pair, addresses, positions, ints(len(own)), offset))
     hot_position = 64 * len(built.blocks)
-    span = ints(built.first, hot_stop, hot_position)
+    span = ints(built.first, built.stop, hot_position)
     return LayerTable(
         tuple(sealed),
         HotWindow(built.hot_keys, built.hot_values, span),
@@ -208,11 +191,11 @@ def test_the_kernels_give_the_references_values_on_a_card(case: Case, dtype: tor
     [
         (128, 80, torch.bfloat16, (8, 0), None),
         (256, 256, torch.float16, (12, 0), None),
-        (128, 128, torch.float16, (7, 5), "compute capability below 8.0"),
-        (128, 128, torch.float32, (8, 6), "torch.float32: no tensor cores"),
-        (192, 128, torch.float16, (9, 0), "head size 192"),
-        (64, 48, torch.float16, (9, 0), "head size 48"),
-        (64, 64, torch.float16, None, "not an NVIDIA card"),
+        (128, 128, torch.float16, (7, 5), "old_card"),
+        (128, 128, torch.float32, (8, 6), "dtype"),
+        (192, 128, torch.float16, (9, 0), "head_size"),
+        (64, 48, torch.float16, (9, 0), "head_size"),
+        (64, 64, torch.float16, None, "no_nvidia_card"),
     ],
 )
 def test_what_is_not_served_is_refused(
@@ -227,7 +210,7 @@ def test_what_is_not_served_is_refused(
 
 def test_without_triton_everything_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "find_spec", lambda _name: None)
-    assert refusal(64, 64, torch.float16, (8, 6)) == "Triton is not installed"
+    assert refusal(64, 64, torch.float16, (8, 6)) == "no_triton"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,9 @@ def test_this_machine_with_a_model_of_its_own(
     assert found["memory"]["total"] >= found["memory"]["free"] > 0
     assert found["data"]["writable"]
     assert found["model"]["needed"] > found["model"]["weights"] > 0
-    assert {row["layers"] for row in found["model"]["attention"]} == {"full", "sliding"}
+    rows = found["model"]["attention"]
+    assert {row["layers"] for row in rows} == {"full", "sliding"}
+    assert {row["decode"] for row in rows} == {"numba"}
     assert all(row["fits"] for row in found["packages"]["packages"])
     assert {"torch", "transformers", "gradio"} <= {
         row["package"] for row in found["packages"]["packages"]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kvchat.arch.spec import ModelSpec
 from kvchat.kvcache import slabs as slabs_module
-from kvchat.kvcache.blocks import FP, Block, Geometry, read_block, shape_of
+from kvchat.kvcache.blocks import FP, Block, Geometry, Tier, read_block, shape_of
 from kvchat.kvcache.frame import kv_row, span_rows
 from kvchat.kvcache.pool import Pool, PoolFull, Storing
 from kvchat.kvcache.quantize import (
@@ -207,12 +207,20 @@ def check_lists(sequence: Sequence) -> None:
         first, skip = sequence.first_seen(group)
         told = {}
         for one in sequence.lists(group):
-            told.setdefault(one.pair, []).extend(one.addresses.tolist())
-        expected: dict[FormatPair, list[int]] = {}
+            told[one.pair, one.tier] = one.addresses[: one.num_blocks].tolist()
+            assert one.count.tolist() == [one.num_blocks]
+            where = [
+                place * BLOCK_TOKENS
+                for place, block in enumerate(sequence.tables[group])
+                if place >= first and block is not None
+                if (block.pair, block.tier) == (one.pair, one.tier)
+            ]
+            assert sorted(one.positions[: one.num_blocks].tolist()) == where
+        expected: dict[tuple[FormatPair, Tier], list[int]] = {}
         for block in sequence.tables[group][first:]:
             assert block is not None
-            expected.setdefault(block.pair, []).append(block.address)
-        assert told == (expected or {FP: []})
+            expected.setdefault((block.pair, block.tier), []).append(block.address)
+        assert told == (expected or {(FP, "device"): []})
         skips = [one.skip for one in sequence.lists(group)]
         assert skips == [skip, *[0] * (len(skips) - 1)]
         oldest = sequence.tables[group][first:]
@@ -564,7 +572,7 @@ class FormatMachine(RuleBasedStateMachine):
         own = self.stored.get(block, [block.pair])
         through = self.stored.get(source, [source.pair])
         there, before = set(self.pool.index.all()), (block.pair, block.over)
-        used = self.used(block)
+        used, of_source = self.used(block), source.pair
         try:
             changed = act()
         except PoolFull:
@@ -573,7 +581,7 @@ class FormatMachine(RuleBasedStateMachine):
             return False
         assert abs(changed) == abs(self.used(block) - used)
         if (block.pair, block.over) != before:
-            last = [] if block.pair == source.pair else [block.pair]
+            last = [] if block.pair == of_source else [block.pair]
             self.stored[block] = [*through, *last]
         for one in set(self.pool.index.all()) - there:
             assert one.tier == "host"

@@ -1,9 +1,9 @@
-"""Launches the Triton kernels for one layer: a decode step, or a prefill chunk over its prefix.
+"""Launches the Triton kernels for one layer: a decode step, or a prefill chunk.
 
 One launch a format pair and one for the hot window; then the partial results are merged by
 log-sum-exp, those of quantized values turned back by the rotation (see kvcache/quantize.py). No
-launch waits for the device, and none depends on how many blocks there are. The caller asks
-`table.refusal` first. Imports Triton.
+launch waits for the device, and none depends on how many blocks there are. Only where
+`table.why_not` has nothing against it. Imports Triton.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kvchat.attention.backend import Scoring
+from kvchat.attention.backend import LayerKV, Scoring
 from kvchat.attention.triton_paged import kernels
+from kvchat.attention.triton_paged.standing import Room
 from kvchat.attention.triton_paged.table import LayerTable, SealedBlocks
 from kvchat.kvcache.quantize import rotation
 from kvchat.memory.formats import FormatPair, part_bytes
@@ -28,39 +29,20 @@ _DTYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """The buffers of a decode step, one for all layers of a group; overwritten by each.
-
-    out: fp32 [parts, heads, value_dim] and sums: fp32 [parts, heads], where the parts are `splits`
-    of each format pair, then those of the hot window; rotated: [heads, key_dim].
-    """
-
-    out: Tensor
-    sums: Tensor
-    rotated: Tensor
-    splits: int
-    hot_splits: int
-
-    @classmethod
-    def make(
-        cls, query: Tensor, value_dim: int, num_pairs: int, splits: int, hot_splits: int = 8
-    ) -> "Workspace":
-        """For queries like this one, [1, heads, 1, key_dim]."""
-        heads, key_dim = query.shape[1], query.shape[3]
-        parts = num_pairs * splits + hot_splits
-        new = query.new_empty
-        return cls(
-            new(parts, heads, value_dim, dtype=torch.float32),
-            new(parts, heads, dtype=torch.float32),
-            new(heads, key_dim, dtype=_rotated_dtype(query.dtype)),
-            splits,
-            hot_splits,
-        )
+def attend(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
+    """See `backend.Attend`; for layers that have a table."""
+    table = kv.table
+    own = query.to(table.hot.keys.dtype)
+    if query.shape[2] > 1:
+        return attend_prefill(own, table, scoring).transpose(1, 2).to(query.dtype)
+    room = kv.room(own, rotated_dtype(own.dtype))
+    out = own.new_empty(1, 1, query.shape[1], table.hot.values.shape[2])
+    attend_decode(own, table, scoring, room, out)
+    return out.to(query.dtype)
 
 
 def attend_decode(
-    query: Tensor, table: LayerTable, scoring: Scoring, work: Workspace, out: Tensor
+    query: Tensor, table: LayerTable, scoring: Scoring, work: Room, out: Tensor
 ) -> None:
     """One token's queries over all that the table holds. query [1, heads, 1, key_dim]; writes `out`
     [1, 1, heads, value_dim], contiguous, and the workspace.
@@ -68,7 +50,7 @@ def attend_decode(
     _, heads, _, key_dim = query.shape
     value_dim = out.shape[3]
     launch = Launch.of(query, table, scoring)
-    plain = _plain(query).reshape(heads, key_dim)
+    plain = _plain(query).contiguous().view(heads, key_dim)
     if any(blocks.pair.key.bits is not None for blocks in table.sealed):
         matrix = rotation(key_dim, query.device, torch.float32)
         kernels.rotate[(heads,)](
@@ -100,21 +82,19 @@ def attend_decode(
     )
 
 
-def attend_prefill(query: Tensor, table: LayerTable, scoring: Scoring) -> tuple[Tensor, Tensor]:
-    """A chunk's queries over its prefix: blocks, and the hot window up to the chunk.
+def attend_prefill(query: Tensor, table: LayerTable, scoring: Scoring) -> Tensor:
+    """A chunk's queries over all that the table holds, each up to its own token.
 
-    query [1, heads, C, key_dim] -> fp32 out [1, heads, C, value_dim] and its natural log-sum-exp
-    [1, heads, C], to be joined with the chunk's own part (`join`); sinks have no share yet. Where a
-    query sees nothing: 0 and -inf.
+    query [1, heads, C, key_dim] -> fp32 out [1, heads, C, value_dim].
     """
     _, heads, tokens, key_dim = query.shape
     value_dim = table.hot.values.shape[2]
     launch = Launch.of(query, table, scoring)
-    plain = _plain(query).reshape(heads, tokens, key_dim)
+    plain = _plain(query).contiguous().view(heads, tokens, key_dim)
     rotated = plain
     if any(blocks.pair.key.bits is not None for blocks in table.sealed):
         matrix = rotation(key_dim, query.device, torch.float32)
-        rotated = (plain.float() @ matrix).to(_rotated_dtype(query.dtype))
+        rotated = (plain.float() @ matrix).to(rotated_dtype(query.dtype))
     parts: dict[bool, tuple[Tensor, Tensor]] = {}
 
     def part(is_rotated: bool) -> tuple[Tensor, Tensor]:
@@ -130,12 +110,12 @@ def attend_prefill(query: Tensor, table: LayerTable, scoring: Scoring) -> tuple[
     if True in parts:
         out, sums = parts[True]
         parts[True] = (out @ rotation(value_dim, query.device, torch.float32), sums)
-    return join(*parts.values())
+    return _joined(list(parts.values()), scoring.sinks)
 
 
-def join(*parts: tuple[Tensor, Tensor], sinks: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Partial results over disjoint tokens as one: out [1, heads, C, dim], log-sum-exp [1, heads,
-    C]. `sinks` [heads] take their share of the softmax and add nothing.
+def _joined(parts: list[tuple[Tensor, Tensor]], sinks: Tensor | None) -> Tensor:
+    """Partial results over disjoint tokens as one: out [1, heads, C, dim], each with its natural
+    log-sum-exp [1, heads, C]. `sinks` [heads] take their share of the softmax and add nothing.
     """
     sums = torch.stack([part[1] for part in parts])
     total = torch.logsumexp(sums, dim=0)
@@ -146,7 +126,7 @@ def join(*parts: tuple[Tensor, Tensor], sinks: Tensor | None = None) -> tuple[Te
     out = parts[0][0] * shares[0]
     for (other, _), share in zip(parts[1:], shares[1:], strict=True):
         out = torch.addcmul(out, other, share)
-    return out, total
+    return out
 
 
 def _is_exact(dtype: torch.dtype) -> bool:
@@ -158,7 +138,7 @@ def _is_exact(dtype: torch.dtype) -> bool:
     )
 
 
-def _rotated_dtype(dtype: torch.dtype) -> torch.dtype:
+def rotated_dtype(dtype: torch.dtype) -> torch.dtype:
     """Codes are exact in fp16, so rotated queries are fp16 for bf16 models too."""
     return torch.float32 if _is_exact(dtype) else torch.float16
 
@@ -251,6 +231,7 @@ class Launch:
             *hot.values.stride()[:2],
             *self.numbers,
             **self.options,
+            causal=self.numbers[1] > 1,
             goes_on=goes_on,
         )
 

@@ -108,20 +108,30 @@ def _value_part(at, token, d, seen, dim: tl.constexpr, fmt: tl.constexpr,
 
 
 @triton.jit
-def _begin(out, sums, row, seen, rows: tl.constexpr, dim: tl.constexpr, wide: tl.constexpr,
+def _begin(query, out, sums, num_rows, rows: tl.constexpr, key_dim: tl.constexpr,
+           key_wide: tl.constexpr, dim: tl.constexpr, wide: tl.constexpr,
            value_unit: tl.constexpr, goes_on: tl.constexpr):  # fmt: skip
-    """The running softmax before the first tile: of nothing, or of what `out` and `sums` hold."""
+    """A program's rows: their numbers, which of them there are, their queries, where their result
+    goes, and the running softmax before the first tile: of nothing, or of what `out` and `sums`
+    hold.
+    """
+    head = tl.program_id(1)
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    seen = row < num_rows
+    key_d, d = tl.arange(0, key_wide), tl.arange(0, wide)
+    q_at = query + (head * num_rows + row)[:, None] * key_dim + key_d[None, :]
+    q = tl.load(q_at, mask=seen[:, None] & (key_d < key_dim)[None, :], other=0.0)
+    place = (tl.program_id(2) * tl.num_programs(1) + head) * num_rows + row
     if goes_on:
-        d = tl.arange(0, wide)
-        most = tl.load(sums + row, mask=seen, other=float("-inf")) * _LOG2E
+        most = tl.load(sums + place, mask=seen, other=float("-inf")) * _LOG2E
         total = tl.where(most == float("-inf"), 0.0, 1.0)
-        at = out + row[:, None] * dim + d[None, :]
+        at = out + place[:, None] * dim + d[None, :]
         acc = tl.load(at, mask=seen[:, None] & (d[None, :] < dim), other=0.0) / value_unit
     else:
         most = tl.full([rows], float("-inf"), tl.float32)
         total = tl.full([rows], 0.0, tl.float32)
         acc = tl.full([rows, wide], 0.0, tl.float32)
-    return most, total, acc
+    return row, seen, q, place, most, total, acc
 
 
 @triton.jit
@@ -187,17 +197,13 @@ def attend_blocks(
 ):
     """A run of sealed blocks a program. Grid: (row tiles, kv_heads, splits)."""
     head, split = tl.program_id(1), tl.program_id(2)
-    row = tl.program_id(0) * rows + tl.arange(0, rows)
-    seen = row < num_rows
     key_d, value_d, token = tl.arange(0, key_wide), tl.arange(0, value_wide), tl.arange(0, TILE)
     key_seen, value_seen = key_d < key_dim, value_d < value_dim
-    q_at = query + (head * num_rows + row)[:, None] * key_dim + key_d[None, :]
-    q = tl.load(q_at, mask=seen[:, None] & key_seen[None, :], other=0.0)
-    place = (split * tl.num_programs(1) + head) * num_rows + row
     value_unit: tl.constexpr = unit(value_format)
-    most, total, acc = _begin(
-        out, sums, place, seen, rows, value_dim, value_wide, value_unit, goes_on
-    )
+    row, seen, q, place, most, total, acc = _begin(
+        query, out, sums, num_rows, rows, key_dim, key_wide, value_dim, value_wide, value_unit,
+        goes_on,
+    )  # fmt: skip
     first_seen = tl.load(query_position) + row % num_tokens - window + 1
     here = layer_offset + head * (key_part + value_part)
     # A decode step waits for memory: it asks for all of a block before it computes anything. A
@@ -269,22 +275,20 @@ def attend_hot(
     rows: tl.constexpr,
     softcap: tl.constexpr,
     windowed: tl.constexpr,
+    causal: tl.constexpr,  # the chunk's own tokens are in it, of which a row sees some
     exact: tl.constexpr,  # dots in fp32, and `query` with them: for the interpreter
     goes_on: tl.constexpr,
 ):
     """Tiles of the hot window, as computed. Grid: (row tiles, kv_heads, splits)."""
     head, split = tl.program_id(1), tl.program_id(2)
-    row = tl.program_id(0) * rows + tl.arange(0, rows)
-    seen = row < num_rows
     key_d, value_d, token = tl.arange(0, key_wide), tl.arange(0, value_wide), tl.arange(0, TILE)
     key_seen, value_seen = key_d < key_dim, value_d < value_dim
-    q_at = query + (head * num_rows + row)[:, None] * key_dim + key_d[None, :]
-    q = tl.load(q_at, mask=seen[:, None] & key_seen[None, :], other=0.0)
-    place = (split * tl.num_programs(1) + head) * num_rows + row
-    most, total, acc = _begin(out, sums, place, seen, rows, value_dim, value_wide, 1.0, goes_on)
+    row, seen, q, place, most, total, acc = _begin(
+        query, out, sums, num_rows, rows, key_dim, key_wide, value_dim, value_wide, 1.0, goes_on
+    )
     start, stop, position = tl.load(span), tl.load(span + 1), tl.load(span + 2)
-    # The first place that a row sees.
-    first_seen = tl.load(query_position) + row % num_tokens - window + 1 - position + start
+    # Where a row's own token stands in the window.
+    own = tl.load(query_position) + row % num_tokens - position + start
     keys += head * key_head_stride
     values += head * value_head_stride
     for tile in range(start + split * TILE, stop, tl.num_programs(2) * TILE):
@@ -295,8 +299,10 @@ def attend_hot(
         v_at = values + at[:, None] * value_stride + value_d[None, :]
         v = tl.load(v_at, mask=held[:, None] & value_seen[None, :], other=0.0)
         hidden = at[None, :] >= stop
+        if causal:
+            hidden = hidden | (at[None, :] > own[:, None])
         if windowed:
-            hidden = hidden | (at[None, :] < first_seen[:, None])
+            hidden = hidden | (at[None, :] <= (own - window)[:, None])
         scores = tl.dot(q, k.to(q.dtype)) * scale
         weights, most, total, acc = _step(scores, cap, most, total, acc, softcap, hidden)
         if exact:

@@ -1,18 +1,30 @@
 """What the Triton kernels read of one layer's KV, all of it on the device, and what they serve.
 
 Lengths and addresses are tensors of a fixed size, so that a captured step can be run again after
-they changed. Imports no Triton: where it is missing, `refusal` says so.
+they changed. Imports no Triton: where it is missing, `why_not` says so.
 """
 
+import logging
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
+from os import environ
+from subprocess import SubprocessError
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from kvchat.device.cuda import nvidia_capability
+from kvchat.device.oom import is_out_of_memory
 from kvchat.memory.formats import FormatPair
 
+Refusal = Literal["no_triton", "no_nvidia_card", "old_card", "dtype", "head_size", "triton_broken"]
+
+logger = logging.getLogger(__name__)
+
 HEAD_DIMS = (64, 80, 96, 112, 128, 256)
+SERVED = frozenset(("fp", "int8", "int6", "fp8", "int5", "int4", "int2"))
 # Below 8.0 Triton's dots spill or find no tensor cores.
 _LEAST_CAPABILITY = (8, 0)
 _MOST_SPLITS = 64
@@ -51,7 +63,7 @@ class HotWindow:
 class LayerTable:
     """All that one layer's queries see. query_position: int32 [1], where the first of them stands.
 
-    For decode the hot window has the new token in it; for prefill it ends before the chunk.
+    The hot window ends with the new tokens.
     """
 
     sealed: tuple[SealedBlocks, ...]
@@ -60,37 +72,57 @@ class LayerTable:
     window: int | None = None
 
 
+@cache
+def why_not(
+    key_dim: int, value_dim: int, dtype: torch.dtype, device: torch.device
+) -> Refusal | None:
+    """Why the kernels do not run such layers here, or None if they do. Asked once a run: at the
+    first time on a card, a kernel is compiled and run there.
+    """
+    refused = refusal(key_dim, value_dim, dtype, nvidia_capability(device))
+    if refused is None and device.type == "cuda" and not _compiles(device):
+        return "triton_broken"
+    return refused
+
+
 def refusal(
-    key_dim: int,
-    value_dim: int,
-    dtype: torch.dtype,
-    capability: tuple[int, int] | None,
-) -> str | None:
+    key_dim: int, value_dim: int, dtype: torch.dtype, capability: tuple[int, int] | None
+) -> Refusal | None:
     """Why the kernels do not serve this, or None if they do.
 
     `capability` is that of an NVIDIA card; None stands for any other device, where they run in
-    Triton's interpreter only. Any number of heads, any format, softcap, sinks and sliding windows
-    are served.
+    Triton's interpreter only, if that is asked for. Any number of heads, any format, softcap, sinks
+    and sliding windows are served.
     """
+    if capability is None and not interpreted():
+        return "no_nvidia_card"
     if find_spec("triton") is None:
-        return "Triton is not installed"
-    interpreted = capability is None and _interpreted()
-    if capability is None and not interpreted:
-        return "not an NVIDIA card"
+        return "no_triton"
     if capability is not None and capability < _LEAST_CAPABILITY:
-        return "compute capability below 8.0"
-    if dtype not in (torch.float16, torch.bfloat16, *((torch.float32,) if interpreted else ())):
-        return f"{dtype}: no tensor cores"
-    for dim in (key_dim, value_dim):
-        if dim not in HEAD_DIMS:
-            return f"head size {dim}"
-    return None
+        return "old_card"
+    half = (torch.float16, torch.bfloat16)
+    if dtype not in half and not (capability is None and dtype == torch.float32):
+        return "dtype"
+    return None if key_dim in HEAD_DIMS and value_dim in HEAD_DIMS else "head_size"
 
 
-def _interpreted() -> bool:
-    import triton
+def interpreted() -> bool:
+    """Whether Triton's interpreter is asked for, by its own variable. Does not import Triton."""
+    return environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "y", "yes")
 
-    return bool(triton.knobs.runtime.interpret)
+
+def _compiles(device: torch.device) -> bool:
+    """Triton makes a launcher with a C compiler, which may be missing."""
+    try:
+        from kvchat.attention.triton_paged.trial import run
+
+        run(device)
+    except (RuntimeError, OSError, ImportError, SubprocessError) as error:
+        if is_out_of_memory(error):
+            raise
+        logger.warning("Triton does not work here: %s", error)
+        return False
+    return True
 
 
 def num_splits(kv_heads: int, capacity: int, num_processors: int) -> int:

@@ -129,6 +129,33 @@ class Settings:
             "글의 처음 토큰은 계산한 그대로 둡니다. 주의가 많이 몰리는 자리입니다.",
         ),
     )
+    host_quota: int = _entry(
+        4 * GIB,
+        kind="size",
+        group="memory",
+        unit="B",
+        least=0,
+        most=1024 * GIB,
+        label=("KV in system memory", "시스템 메모리의 KV"),
+        help=(
+            "System memory for what no longer fits on the device: it is read there, more slowly, "
+            "instead of being given up. On a CPU only under a memory budget; 0 is off.",
+            "장치에 들어가지 않는 내용을 둘 시스템 메모리입니다. 버리지 않고 거기서 읽으며, 조금 "
+            "느려집니다. CPU에서는 메모리 예산이 있을 때만 씁니다. 0이면 끕니다.",
+        ),
+    )
+    keep_originals: bool = _entry(
+        False,
+        kind="bool",
+        group="memory",
+        label=("Keep originals", "원본 유지"),
+        help=(
+            "What is stored in fewer bits leaves its better copy in system memory, within that "
+            "room, so that it can come back as it was.",
+            "비트를 줄여 저장할 때 더 정확한 사본을 시스템 메모리의 자리 안에서 남겨, 나중에 "
+            "그대로 되돌릴 수 있게 합니다.",
+        ),
+    )
     disk_quota: int = _entry(
         4 * GIB,
         kind="size",

@@ -130,6 +130,8 @@ class Engine:
         """From the next text on: what is stored stays as it is."""
         self._limits = limits
         self.pool.storing = limits.storing
+        self.pool.host_limit_bytes = limits.host_quota
+        self.pool.keep_originals = limits.keep_originals
         self.costs = replace(self.costs, storing=limits.storing)
         if self.disk is not None:
             self.disk.quota_bytes, self.disk.formats = limits.disk_quota, limits.disk_format

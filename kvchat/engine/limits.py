@@ -15,7 +15,7 @@ from kvchat.settings import Settings
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Budget and headroom in bytes, the ladder's rungs in order, how texts are stored, and what of
-    them is kept on disk (0: nothing).
+    them is kept on disk and on the host (0: nothing).
     """
 
     budget: int | None
@@ -24,6 +24,8 @@ class Limits:
     storing: Storing = AS_COMPUTED
     disk_quota: int = 0
     disk_format: FormatPair = FP
+    host_quota: int = 0
+    keep_originals: bool = False
 
 
 def limits_for(settings: Settings, device: torch.device) -> Limits:
@@ -43,4 +45,13 @@ def limits_for(settings: Settings, device: torch.device) -> Limits:
         storing,
         settings.disk_quota,
         FormatPair.parse(settings.disk_format),
+        _host_quota(settings, device),
+        settings.keep_originals,
     )
+
+
+def _host_quota(settings: Settings, device: torch.device) -> int:
+    """On a CPU both tiers are one memory: there the host is one only beside a budget."""
+    if device.type == "cpu" and settings.memory_budget is None:
+        return 0
+    return settings.host_quota

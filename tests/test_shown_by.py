@@ -311,8 +311,8 @@ def test_twenty_turns_where_eight_fit(
     talks.apply({name: getattr(before, name) for name in settings})
     engine = talks._worker.engine
     assert engine is not None
-    assert engine._open is not None
-    assert engine._open.sequence.token_ids[: len(head)] == head
+    assert engine.room.text is not None
+    assert engine.room.text.sequence.token_ids[: len(head)] == head
     assert [row["code"] for row in live.ledger].count("truncate_turns") == 1
 
 

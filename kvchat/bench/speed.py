@@ -78,12 +78,13 @@ def _in_turn(engine: Engine, ids: torch.Tensor, *, ours_first: bool) -> list[tup
     """
     engine.close_text()
     engine.pool.drop_idle(engine.pool.device_bytes)
+    model: Any = engine.loaded.model
     turns = _Turns(engine, tuple(ids.tolist()))
     if ours_first:
         turns.draw()
-    with use_library_attention(engine.loaded.model), torch.inference_mode():
+    with use_library_attention(model), torch.inference_mode():
         turns.since_s = time.perf_counter()
-        engine.loaded.model.generate(
+        model.generate(
             ids.unsqueeze(0).to(engine.loaded.device),
             max_new_tokens=NEW_TOKENS,
             min_new_tokens=NEW_TOKENS,

@@ -44,12 +44,15 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A prompt that fits, how it was made to fit, and the names of the turns left out."""
+    """A prompt that fits, how it was made to fit, and the names of the turns left out. `old`:
+    ranges of its tokens that may be stored in less or moved.
+    """
 
     prompt: Prompt
     plan: Plan
     measures: tuple[Measure, ...]
     left_out: tuple[str, ...]
+    old: tuple[tuple[int, int], ...] = ()
 
 
 def admit(
@@ -61,16 +64,16 @@ def admit(
     truncations: list[TruncateTurns] = []
     for _ in range(MOST_ROUNDS):
         prompt = _rendered(told, turns, left_out, loaded)
-        plan = plan_admission(
-            _need(prompt, told.pinned, settings), snapshot, costs, settings.ladder
-        )
+        need = _need(prompt, told.pinned, settings)
+        plan = plan_admission(need, snapshot, costs, settings.ladder)
         if not plan.left_out:
             break
         left_out += plan.left_out
         truncations.extend(m for m in plan.measures if isinstance(m, TruncateTurns))
     if not plan.fits:
         raise _too_long(prompt, plan, snapshot)
-    return Admitted(prompt, plan, (*plan.measures, *_as_one(truncations)), left_out)
+    measures = (*plan.measures, *_as_one(truncations))
+    return Admitted(prompt, plan, measures, left_out, need.old)
 
 
 def _as_one(truncations: Sequence[TruncateTurns]) -> tuple[TruncateTurns, ...]:
@@ -111,12 +114,15 @@ def _rendered(
 
 
 def _need(prompt: Prompt, pinned: Collection[str], settings: Settings) -> Need:
-    turns = [span for span in prompt.spans if span.kind == "turn"]
+    earlier = [span for span in prompt.spans if span.kind == "turn"][:-1]
+    turns = [span for span in earlier if span.name not in pinned]
+    documents = [span for span in prompt.spans if span.kind == "document"]
     return Need(
         len(prompt.token_ids),
         settings.max_new_tokens,
         settings.prefill_chunk,
-        tuple(TurnTokens(s.name, s.num_tokens) for s in turns[:-1] if s.name not in pinned),
+        tuple(TurnTokens(span.name, span.num_tokens) for span in turns),
+        tuple((span.start, span.stop) for span in (*documents, *turns)),
     )
 
 

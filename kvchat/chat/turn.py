@@ -32,7 +32,7 @@ from kvchat.engine.events import (
 from kvchat.engine.worker import Worker
 from kvchat.errors import KVChatError
 from kvchat.planner.ledger import entry
-from kvchat.planner.measures import TruncateTurns
+from kvchat.planner.measures import Offload, Requantize, TruncateTurns
 from kvchat.settings import Settings
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def _request(
         priority=asking.priority,
         cancel=live.cancel,
         chat=live.chat,
+        old=admitted.old,
     )
 
 
@@ -174,9 +175,13 @@ def figures_row(figures: Figures) -> dict[str, Any]:
 
 
 def admission_entries(admitted: Admitted) -> list[dict[str, Any]]:
-    """The ledger entries of what made a prompt fit; the turns left out are named."""
+    """The ledger entries of what made a prompt fit; the turns left out are named. What is done
+    about old text the engine says once it is done.
+    """
     rows = []
     for measure in admitted.measures:
+        if isinstance(measure, (Requantize, Offload)):
+            continue
         turns = measure.turns if isinstance(measure, TruncateTurns) else ()
         rows.append(
             entry(

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,22 +29,23 @@ from kvchat.engine.events import (
     Token,
     Took,
 )
-from kvchat.engine.guard import Exhausted, Shortage, guarded
+from kvchat.engine.guard import Exhausted, guarded
 from kvchat.engine.limits import Limits
 from kvchat.engine.local import LocalModel, Text
+from kvchat.engine.reply import Reply
+from kvchat.engine.room import Room
 from kvchat.engine.sampling import Sampler
-from kvchat.errors import KVChatError, OutOfMemory
+from kvchat.errors import KVChatError
 from kvchat.kvcache.blocks import geometries
 from kvchat.kvcache.chats import ChatBlocks
 from kvchat.kvcache.frame import Measured, held_bytes, make_frame
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.spans import Span
 from kvchat.kvcache.tiers import DiskPlace, DiskTier
-from kvchat.memory.footprint import BLOCK_TOKENS
+from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
 from kvchat.planner.costs import Costs
 from kvchat.planner.ledger import entry
-from kvchat.planner.measures import DropIdle, ShrinkChunk
-from kvchat.planner.plan import LEAST_CHUNK, Snapshot, StepNeed, drop_idle, plan_step
+from kvchat.planner.plan import Snapshot
 from kvchat.units import format_size
 
 if TYPE_CHECKING:
@@ -57,31 +57,12 @@ FRAME_INTERVAL_S = 0.1
 CLOSING_S = 20.0  # for what is still to be written to disk
 
 
-@dataclass(slots=True)
-class _Reply:
-    """The reply being made."""
-
-    request: Request
-    detokenizer: Detokenizer
-    started_s: float
-    prefill_chunk: int
-    ids: list[int] = field(default_factory=list)
-    reused_tokens: int = 0
-    prefill_s: float = 0.0
-    first_token_s: float = 0.0
-    decode_s: float = 0.0
-
-    @property
-    def chunk_tokens(self) -> int:
-        """What is read at a time; for a short prompt, no more room is taken than it needs."""
-        return min(self.prefill_chunk, len(self.request.prompt_ids))
-
-
 class Engine:
     """A loaded model with its pool. `clock` counts seconds (a test may give its own).
 
     `place`: where KV files lie; None keeps nothing on disk. A model with layers of the library's
     own keeps nothing there either (`disk` is None): those cannot go on from a stored place.
+    `least`: layers by number, and the lowest pair that each is ever stored in.
     """
 
     def __init__(
@@ -91,11 +72,12 @@ class Engine:
         limits: Limits,
         clock: Callable[[], float] = time.perf_counter,
         place: DiskPlace | None = None,
+        least: Mapping[int, FormatPair] | None = None,
     ) -> None:
         self.loaded = loaded
         self._probe = probe
         self._clock = clock
-        found = geometries(loaded.spec, loaded.dtype)
+        found = geometries(loaded.spec, loaded.dtype, least)
         root = f"{loaded.name} {loaded.dtype}".encode()
         self.pool = Pool(found, loaded.device, root)
         self.local = LocalModel(loaded.model, loaded.spec, self.pool)
@@ -105,62 +87,39 @@ class Engine:
                 self.disk = DiskTier(self.pool, place)
             except OSError as failed:
                 logger.warning("nothing is kept on disk: %s", failed)
-        self.costs = Costs(
-            loaded.spec,
-            found,
-            loaded.dtype.itemsize,
-            loaded.weight_bytes,
-            loaded.device.type,
-        )
+        self.room = Room(loaded, probe, limits, self.pool, self.local)
         self.limits = limits
-        self._open: Text | None = None
         self._spans: tuple[Span, ...] = ()
         self._chat = ""
         self._chats = ChatBlocks(self.pool)
-        self.latest = self.snapshot()
         self._framed_s = -1.0
-        self._capacity: tuple[int, int, int] = (-1, 0, 0)
 
     @property
     def limits(self) -> Limits:
-        return self._limits
+        return self.room.limits
 
     @limits.setter
     def limits(self, limits: Limits) -> None:
         """From the next text on: what is stored stays as it is."""
-        self._limits = limits
-        self.pool.storing = limits.storing
-        self.pool.host_limit_bytes = limits.host_quota
-        self.pool.keep_originals = limits.keep_originals
-        self.costs = replace(self.costs, storing=limits.storing)
+        self.room.limits = limits
         if self.disk is not None:
             self.disk.quota_bytes, self.disk.formats = limits.disk_quota, limits.disk_format
 
     # --- what is measured -------------------------------------------------------------------------
 
-    def snapshot(self) -> Snapshot:
-        """What is in memory now. Reads the probe."""
-        library = self._open.library.nbytes if self._open is not None else self.local.kept_bytes
-        self.latest = Snapshot(
-            self._probe.read(),
-            self.limits.budget,
-            self.limits.headroom,
-            self.loaded.weight_bytes,
-            self.pool.device_bytes,
-            self.pool.idle_bytes + self.local.kept_bytes,
-            library,
-        )
-        return self.latest
+    @property
+    def costs(self) -> Costs:
+        return self.room.costs
 
     @property
     def last_snapshot(self) -> Snapshot:
-        """The newest measurement under the limits of this moment; any thread may ask."""
-        return replace(self.latest, budget=self.limits.budget, headroom=self.limits.headroom)
+        """The newest measurement; any thread may ask."""
+        return self.room.last_snapshot
 
     def frame(self, prefill_chunk: int = 512) -> dict[str, Any]:
         """The frame of what is open now; call it from the thread that runs the engine."""
-        now = self.snapshot()
-        sequence = self._open.sequence if self._open is not None else None
+        now = self.room.snapshot()
+        sequence = self.room.text.sequence if self.room.text is not None else None
         num_tokens = sequence.num_cached if sequence is not None else 0
         measured = Measured(
             now.device,
@@ -169,21 +128,11 @@ class Engine:
             now.weight_bytes,
             now.library_bytes,
             self.costs.activations(prefill_chunk, num_tokens),
-            self._capacity_tokens(now.allowed_bytes, prefill_chunk),
+            self.room.capacity_tokens(prefill_chunk),
             self.disk.num_bytes if self.disk is not None else 0,
         )
         frame = make_frame(self.pool, sequence, self._spans, measured)
         return frame | {"chat": self._chat, "chats": self._chats.num_bytes()}
-
-    def _capacity_tokens(self, allowed_bytes: int, prefill_chunk: int) -> int:
-        """Where the ladder reads in smaller steps when memory is short, they count."""
-        if "shrink_chunk" in self.limits.ladder:
-            prefill_chunk = min(prefill_chunk, LEAST_CHUNK)
-        coarse = allowed_bytes >> 20
-        if self._capacity[:2] != (coarse, prefill_chunk):
-            tokens = self.costs.largest_tokens(allowed_bytes, prefill_chunk)
-            self._capacity = (coarse, prefill_chunk, tokens)
-        return self._capacity[2]
 
     # --- one reply --------------------------------------------------------------------------------
 
@@ -191,7 +140,7 @@ class Engine:
         """Events of one reply; the last one is Done or Failed. The text stays open for the next
         turn.
         """
-        reply = _Reply(
+        reply = Reply(
             request,
             Detokenizer(self.loaded.tokenizer, request.stop),
             self._clock(),
@@ -202,17 +151,17 @@ class Engine:
             yield from self._make(reply)
             return
         except Exhausted as spent:
-            error = self._out_of_memory(spent.shortage.needed_bytes)
+            error = self.room.out_of_memory(spent.shortage.needed_bytes)
         except KVChatError as found:
             error = found.alone()
         yield self._failed(reply, error)
 
-    def _failed(self, reply: _Reply, error: KVChatError) -> Failed:
+    def _failed(self, reply: Reply, error: KVChatError) -> Failed:
         text = reply.detokenizer.text + reply.detokenizer.flush()
         self.close_text()
         return Failed(error, text, tuple(reply.ids))
 
-    def _make(self, reply: _Reply) -> Generator[Event, None, None]:
+    def _make(self, reply: Reply) -> Generator[Event, None, None]:
         self.close_text()
         text = yield from self._opened(reply)
         reply.reused_tokens = text.num_cached
@@ -231,19 +180,20 @@ class Engine:
         if self.disk is not None:
             self.disk.keep(reply.request.chat, text.sequence)
 
-    def _opened(self, reply: _Reply) -> Generator[Event, None, Text]:
+    def _opened(self, reply: Reply) -> Generator[Event, None, Text]:
         request = reply.request
 
         def begin() -> Text:
             return self.local.open(request.prompt_ids, reply.chunk_tokens)
 
-        self._set_limit(reply, reply.chunk_tokens)
+        self.room.set_limit(reply, reply.chunk_tokens)
         yield from self._restored(request)
-        rungs = self._rungs(reply, len(request.prompt_ids))
+        rungs = self.room.rungs(reply, len(request.prompt_ids))
         text = yield from guarded(begin, rungs, self.loaded.device)
-        self._open = text
+        self.room.text = text
         whole = len(request.prompt_ids) + request.max_new_tokens
-        yield from self._make_room(reply, text, whole, reply.chunk_tokens)
+        yield from self.room.make(reply, whole, reply.chunk_tokens, ahead=True)
+        yield from self.room.bring_back(reply, whole, reply.chunk_tokens)
         return text
 
     def _restored(self, request: Request) -> Iterator[Took]:
@@ -263,7 +213,7 @@ class Engine:
             }
             yield Took(entry("restore", arguments, "on_disk", 0, None))
 
-    def _prefill(self, reply: _Reply, text: Text) -> Generator[Event, None, Tensor | None]:
+    def _prefill(self, reply: Reply, text: Text) -> Generator[Event, None, Tensor | None]:
         """Feeds the prompt; returns the logits after it, or None where it was cancelled."""
         ids, logits = reply.request.prompt_ids, None
         while text.num_cached < len(ids):
@@ -272,13 +222,13 @@ class Engine:
             start = text.num_cached
             chunk = reply.chunk_tokens
             stop = min(len(ids), start + chunk)
-            yield from self._make_room(reply, text, stop, chunk)
+            yield from self.room.make(reply, stop, chunk)
 
             def step(start: int = start) -> Tensor:
                 return self.local.step(text, ids[start : start + reply.chunk_tokens])
 
             logits = yield from guarded(
-                step, self._rungs(reply, len(ids) - start), self.loaded.device
+                step, self.room.rungs(reply, len(ids) - start), self.loaded.device
             )
             elapsed = self._clock() - reply.started_s
             yield Prefilled(len(ids), text.num_cached, reply.reused_tokens, elapsed)
@@ -286,7 +236,7 @@ class Engine:
         return logits
 
     def _decode(
-        self, reply: _Reply, text: Text, logits: Tensor
+        self, reply: Reply, text: Text, logits: Tensor
     ) -> Generator[Event, None, FinishReason]:
         request = reply.request
         sampler = Sampler(request.sampling, self.loaded.device)
@@ -309,9 +259,7 @@ class Engine:
             logits = yield from self._next_logits(reply, text, token)
             yield from self._framed(reply)
 
-    def _drawn(
-        self, reply: _Reply, sampler: Sampler, logits: Tensor
-    ) -> Generator[Event, None, int]:
+    def _drawn(self, reply: Reply, sampler: Sampler, logits: Tensor) -> Generator[Event, None, int]:
         """The next id; a draw that ran out of memory is made again with the same random numbers."""
         before: object = None
 
@@ -322,107 +270,30 @@ class Engine:
             sampler.restore(before)
             return sampler.draw(logits, self._seen(reply))
 
-        return (yield from guarded(draw, self._rungs(reply, 0), self.loaded.device))
+        return (yield from guarded(draw, self.room.rungs(reply, 0), self.loaded.device))
 
-    def _next_logits(self, reply: _Reply, text: Text, token: int) -> Generator[Event, None, Tensor]:
-        if text.sequence.num_hot + 1 >= self.pool.storing.hot_tokens + BLOCK_TOKENS:
-            yield from self._make_room(reply, text, text.num_cached + 1, 1)
+    def _next_logits(self, reply: Reply, text: Text, token: int) -> Generator[Event, None, Tensor]:
+        if text.sequence.num_hot + 1 >= text.sequence.storing.hot_tokens + BLOCK_TOKENS:
+            yield from self.room.make(reply, text.num_cached + 1, 1)
 
         def step() -> Tensor:
             return self.local.step(text, (token,))
 
-        return (yield from guarded(step, self._rungs(reply, 0), self.loaded.device))
+        return (yield from guarded(step, self.room.rungs(reply, 0), self.loaded.device))
 
-    def _seen(self, reply: _Reply) -> Tensor | None:
+    def _seen(self, reply: Reply) -> Tensor | None:
         if reply.request.sampling.repetition_penalty == 1.0:
             return None
         return torch.tensor([*reply.request.prompt_ids, *reply.ids])
 
-    # --- memory -----------------------------------------------------------------------------------
-
-    def _make_room(
-        self, reply: _Reply, text: Text, num_tokens: int, chunk_tokens: int
-    ) -> Generator[Event, None, None]:
-        """Before a text grows: drops what is idle if that would not fit."""
-        activations = self._set_limit(reply, chunk_tokens)
-        # Blocks for which there is no free place, and what is kept for the hot window.
-        missing = text.sequence.bytes_to_come(num_tokens, chunk_tokens)
-        need = StepNeed(self.pool.hot_reserve_bytes + missing, activations)
-        for measure in plan_step(need, self.latest, self.limits.ladder):
-            yield self._take(measure, "no_room")
-
-    def _set_limit(self, reply: _Reply, chunk_tokens: int) -> int:
-        """Tells the pool what it may hold now beside the activations of such a step; returns
-        those.
-        """
-        now = self.snapshot()
-        num_tokens = len(reply.request.prompt_ids) + reply.request.max_new_tokens
-        activations = self.costs.activations(chunk_tokens, num_tokens)
-        fixed = now.weight_bytes + now.library_bytes + activations
-        self.pool.limit_bytes = max(0, now.allowed_bytes - fixed)
-        self.pool.hot_floor_bytes = self.costs.hot_bytes(chunk_tokens)
-        return activations
-
-    def _take(self, measure: DropIdle, reason: str, *, for_hot: bool = False) -> Took:
-        """Drops idle memory and says what it freed; for a hot window only whole slabs count."""
-        kept = self.local.drop_kept()
-        drop = self.pool.drop_idle_slabs if for_hot else self.pool.drop_idle
-        num_blocks, dropped = drop(measure.frees_bytes - kept)
-        arguments = {"blocks": num_blocks}
-        return Took(entry(measure.code, arguments, reason, measure.frees_bytes, kept + dropped))
-
-    def _rungs(self, reply: _Reply, num_left: int) -> Callable[[int, Shortage], Took | None]:
-        """What to give up after a step ran out of memory: nothing at first, then idle memory, then
-        speed.
-
-        `num_left`: prompt tokens still to be read, 0 where the chunk cannot shrink.
-        """
-
-        def next_rung(tries: int, shortage: Shortage) -> Took | None:
-            if shortage.needed_bytes == 0 and tries == 1:
-                return Took(entry("retry", {}, "out_of_memory", 0, 0))
-            idle = self.pool.idle_bytes + self.local.kept_bytes
-            if idle and "drop_idle" in self.limits.ladder:
-                measure = drop_idle(shortage.needed_bytes or idle, self.snapshot())
-                took = self._take(measure, "out_of_memory", for_hot=shortage.for_hot)
-                if took.entry["bytes_measured"] or took.entry["arguments"]["blocks"]:
-                    return took
-            chunk = min(reply.chunk_tokens, num_left) // 2
-            if chunk >= LEAST_CHUNK and "shrink_chunk" in self.limits.ladder:
-                return self._shrink_chunk(reply, chunk)
-            return None
-
-        return next_rung
-
-    def _shrink_chunk(self, reply: _Reply, chunk: int) -> Took:
-        """Reads less at a time from the coming step on."""
-        num_tokens = len(reply.request.prompt_ids)
-        before = self.costs.activations(reply.chunk_tokens, num_tokens)
-        frees = before - self.costs.activations(chunk, num_tokens)
-        arguments = ShrinkChunk(frees, chunk, reply.chunk_tokens).arguments
-        reply.prefill_chunk = chunk
-        self._set_limit(reply, chunk)
-        return Took(entry(ShrinkChunk.code, arguments, "out_of_memory", frees, None))
-
-    def _out_of_memory(self, needed_bytes: int) -> OutOfMemory:
-        now = self.snapshot()
-        return OutOfMemory(
-            "out_of_memory",
-            needed=needed_bytes,
-            used=now.own_bytes,
-            allowed=now.allowed_bytes,
-            footprint=self.costs.footprint(self._open.num_cached if self._open else 0, LEAST_CHUNK),
-            snapshot=now,
-        )
-
     # --- frames and figures -----------------------------------------------------------------------
 
-    def _framed(self, reply: _Reply) -> Iterator[Framed]:
+    def _framed(self, reply: Reply) -> Iterator[Framed]:
         if self._clock() - self._framed_s >= FRAME_INTERVAL_S:
             self._framed_s = self._clock()
             yield Framed(self.frame(reply.prefill_chunk))
 
-    def _figures(self, reply: _Reply, text: Text) -> Figures:
+    def _figures(self, reply: Reply, text: Text) -> Figures:
         last = reply.request.spans[-1] if reply.request.spans else None
         start = last.start if last is not None else 0
         held = held_bytes(text.sequence, start, text.num_cached)
@@ -439,8 +310,8 @@ class Engine:
 
     def close_text(self) -> None:
         """What is open becomes idle: reusable, and the first to go when memory is short."""
-        text, chat = self._open, self._chat
-        self._open, self._spans, self._chat = None, (), ""
+        text, chat = self.room.text, self._chat
+        self.room.text, self._spans, self._chat = None, (), ""
         if text is not None:
             if chat:
                 self._chats.remember(chat, tuple(text.sequence.keys))

@@ -43,7 +43,8 @@ class Request:
     """One reply to be made: a prompt's ids (at least one), what they belong to, how to sample and
     stop.
 
-    `chat` labels the frames made meanwhile; nothing else is known of it here.
+    `chat` labels the frames made meanwhile; nothing else is known of it here. `old`: ranges of the
+    prompt's tokens that may be stored in less, or moved, when memory is short.
     """
 
     prompt_ids: tuple[int, ...]
@@ -55,6 +56,7 @@ class Request:
     priority: Priority = Priority.PERSON
     cancel: threading.Event = field(default_factory=threading.Event)
     chat: str = ""
+    old: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """What the person allows the engine to use, from settings and the device's size."""
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 
@@ -9,13 +11,15 @@ from kvchat.device.memory import default_headroom, probe_for
 from kvchat.kvcache.blocks import FP
 from kvchat.kvcache.pool import AS_COMPUTED, Storing
 from kvchat.memory.formats import FormatPair
+from kvchat.memory.verdicts import Verdict, allowed_pairs
 from kvchat.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Budget and headroom in bytes, the ladder's rungs in order, how texts are stored, and what of
-    them is kept on disk and on the host (0: nothing).
+    them is kept on disk and on the host (0: nothing). `lower`: the pairs that old text may be
+    stored in when memory is short, the most exact first.
     """
 
     budget: int | None
@@ -24,12 +28,17 @@ class Limits:
     storing: Storing = AS_COMPUTED
     disk_quota: int = 0
     disk_format: FormatPair = FP
+    lower: tuple[FormatPair, ...] = ()
     host_quota: int = 0
     keep_originals: bool = False
 
 
-def limits_for(settings: Settings, device: torch.device) -> Limits:
-    """What the person allows, with the default headroom of the device where none is set."""
+def limits_for(
+    settings: Settings, device: torch.device, known: Mapping[str, Verdict] = MappingProxyType({})
+) -> Limits:
+    """What the person allows, with the default headroom of the device where none is set; `known`:
+    what the model was measured with, by pair of formats.
+    """
     headroom = settings.headroom
     if headroom is None:
         headroom = default_headroom(probe_for(device).read().total, platform.system())
@@ -45,6 +54,7 @@ def limits_for(settings: Settings, device: torch.device) -> Limits:
         storing,
         settings.disk_quota,
         FormatPair.parse(settings.disk_format),
+        allowed_pairs({} if settings.allow_unproven else known, storing.floor),
         _host_quota(settings, device),
         settings.keep_originals,
     )

@@ -20,8 +20,10 @@ from kvchat.errors import OutOfMemory
 from kvchat.kvcache.disk import KV_FOLDER, KVFolder
 from kvchat.kvcache.tiers import DiskPlace
 from kvchat.memory.footprint import Holding, footprint_of
+from kvchat.memory.formats import FormatPair, layer_pairs
 from kvchat.models.load import load_model, unload
 from kvchat.models.progress import LoadProgress
+from kvchat.models.verdicts import model_name, refuse_failed, verdicts
 from kvchat.models.weights import predicted_weight_bytes
 from kvchat.planner.plan import LEAST_CHUNK, LEAST_REPLY
 from kvchat.settings import Settings
@@ -41,15 +43,23 @@ def open_engine(
     progress: Callable[[LoadProgress], None],
     cancel: threading.Event | None,
 ) -> Engine:
-    """Raises ModelError, and OutOfMemory with the numbers where one short answer would not fit."""
+    """Raises ModelError, SettingsError for formats that are not for this model, and OutOfMemory
+    with the numbers where one short answer would not fit.
+    """
+    refuse_failed(settings, data_dir)
     device = pick_device()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    limits, probe = limits_for(settings, device), probe_for(device)
+    known = verdicts(data_dir, model_name(settings), settings.layer_formats)
+    limits, probe = limits_for(settings, device, known), probe_for(device)
 
     places: list[DiskPlace] = []
+    least: dict[int, FormatPair] = {}
 
     def check(folder: Path, dtype: torch.dtype) -> None:
+        if settings.layer_formats:
+            num_layers = len(_spec_of(folder, dtype).layers)
+            least.update(layer_pairs(settings.layer_formats, num_layers))
         free = probe.read().free - limits.headroom
         allowed = free if limits.budget is None else min(limits.budget, free)
         _refuse_too_large(folder, dtype, settings.weights, allowed, device)
@@ -65,12 +75,12 @@ def open_engine(
         cancel=cancel,
         check=check,
     )
-    engine = Engine(loaded, probe, limits, place=places[0])
+    engine = Engine(loaded, probe, limits, place=places[0], least=least)
     if engine.local.has_library_layers and limits.disk_quota:
         loaded.notices = (*loaded.notices, "notice.not_on_disk")
     needed = engine.costs.needed_bytes(min(LEAST_TEXT, loaded.spec.max_positions), LEAST_CHUNK)
-    if needed > engine.latest.allowed_bytes:
-        refusal = _does_not_fit(engine.latest.allowed_bytes, loaded.weight_bytes, needed)
+    if needed > engine.room.latest.allowed_bytes:
+        refusal = _does_not_fit(engine.room.latest.allowed_bytes, loaded.weight_bytes, needed)
         unload(loaded)
         raise refusal
     return engine
@@ -102,13 +112,17 @@ def _refuse_too_large(
     on_disk = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     if LARGEST_GROWTH * on_disk > allowed:
         foretold = predicted_weight_bytes(folder, dtype, weights)
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        spec = spec_from_config(
-            config, name=folder.name, weight_bytes=foretold, dtype_bytes=dtype.itemsize
-        )
+        spec = _spec_of(folder, dtype, foretold)
         needed = least_bytes(spec, dtype.itemsize, device)
         if needed > allowed:
             raise _does_not_fit(allowed, foretold, needed)
+
+
+def _spec_of(folder: Path, dtype: torch.dtype, weight_bytes: int = 0) -> ModelSpec:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return spec_from_config(
+        config, name=folder.name, weight_bytes=weight_bytes, dtype_bytes=dtype.itemsize
+    )
 
 
 def _does_not_fit(allowed: int, weights: int, needed: int) -> OutOfMemory:

@@ -3,8 +3,11 @@
 Knows no text and no tensor.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+from kvchat.memory.formats import BLOCK_TOKENS
 
 SpanKind = Literal["system", "document", "turn"]
 
@@ -25,3 +28,19 @@ class Span:
     @property
     def num_tokens(self) -> int:
         return self.stop - self.start
+
+
+def whole_blocks(
+    ranges: Iterable[tuple[int, int]], start: int = 0, stop: int | None = None
+) -> list[int]:
+    """The places of the blocks of which every token lies in one of the ranges and in [start, stop),
+    in order. Ranges that touch count as one.
+    """
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        low, high = max(low, start), high if stop is None else min(high, stop)
+        if joined and low <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], high))
+        else:
+            joined.append((low, high))
+    return [i for low, high in joined for i in range(-(-low // BLOCK_TOKENS), high // BLOCK_TOKENS)]

@@ -4,6 +4,7 @@
     kv(n, chunk)             sum over groups: blocks held * block bytes
     hot(chunk)               (R + 64 + chunk) tokens of every group, while reading
     activations(chunk, n)    an estimate from shapes, see memory/footprint.py
+    - freed(blocks, relief)  what blocks of old text give back when they are stored in less or moved
 
 Pure arithmetic over a ModelSpec and the pool's geometries.
 """
@@ -21,16 +22,35 @@ from kvchat.memory.footprint import (
     kv_bytes,
     last_that_fits,
 )
+from kvchat.memory.formats import FormatPair, lower_of
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """What is done about old text: stored in `pair` where that is less, then up to `host_bytes` of
+    it moved to the host.
+    """
+
+    pair: FormatPair | None = None
+    host_bytes: int = 0
+
+
+AS_SEALED = Relief()
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
+    """`lower`: the pairs that old text may be stored in when memory is short, the most exact
+    first.
+    """
+
     spec: ModelSpec
     geometries: tuple[Geometry, ...]
     dtype_bytes: int
     weight_bytes: int
     device_type: str = "cuda"
     storing: Storing = AS_COMPUTED
+    lower: tuple[FormatPair, ...] = ()
 
     def blocks_bytes(self, num_tokens: int, prefill_chunk: int) -> int:
         """Sealed blocks of a text of n tokens, without those that its sliding windows have left."""
@@ -43,6 +63,23 @@ class Costs:
             stored = shape_of(geometry, geometry.served(self.storing.seal)).block_bytes
             total += plain * geometry.block_bytes + (held - plain) * stored
         return total
+
+    def old_block_bytes(self, pair: FormatPair | None = None) -> int:
+        """64 tokens of old text in all groups that hold them: those with a window have left them.
+        Stored as sealed, or in `pair` where that is less.
+        """
+        seal = self.storing.seal
+        stored = seal if pair is None else lower_of(seal, pair)
+        return sum(
+            shape_of(geometry, geometry.served(stored)).block_bytes
+            for geometry in self.geometries
+            if geometry.window is None
+        )
+
+    def freed_bytes(self, num_blocks: int, relief: Relief) -> int:
+        """blocks * (as sealed - in the relief's pair), and what of the rest is moved."""
+        kept = num_blocks * self.old_block_bytes(relief.pair)
+        return num_blocks * self.old_block_bytes() - kept + min(kept, relief.host_bytes)
 
     def hot_bytes(self, prefill_chunk: int) -> int:
         capacity = self.storing.hot_tokens + BLOCK_TOKENS + prefill_chunk
@@ -66,13 +103,23 @@ class Costs:
             self.spec, prefill_chunk, num_tokens, self.dtype_bytes, self.device_type
         )
 
-    def footprint(self, num_tokens: int, prefill_chunk: int, headroom: int = 0) -> Footprint:
-        """Everything that is on the device when a text of n tokens has just been read."""
+    def footprint(
+        self,
+        num_tokens: int,
+        prefill_chunk: int,
+        headroom: int = 0,
+        relief: Relief = AS_SEALED,
+        old_blocks: int = 0,
+    ) -> Footprint:
+        """Everything that is on the device when a text of n tokens has just been read, of which
+        `old_blocks` were relieved.
+        """
         chunk = min(prefill_chunk, max(1, num_tokens))
+        kv = self.blocks_bytes(num_tokens, chunk) + self.library_bytes(num_tokens)
         return Footprint(
             weights=self.weight_bytes,
-            kv_device=self.blocks_bytes(num_tokens, chunk) + self.library_bytes(num_tokens),
-            kv_host=0,
+            kv_device=kv - self.freed_bytes(old_blocks, relief),
+            kv_host=min(relief.host_bytes, old_blocks * self.old_block_bytes(relief.pair)),
             kv_disk=0,
             activations=self.activations(chunk, num_tokens),
             workspace=self.hot_bytes(chunk),

@@ -2,10 +2,15 @@
 
 `code` names the measure in the ledger and in the wording; `loss` says what it costs the person.
 Doing it is the engine's (memory) or the conversation's (turns) business.
+
+Old text: whole blocks of documents and turns before the one in flight, but for what is pinned. Only
+that is ever stored in less or moved; it stays in the prompt.
 """
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
+
+from kvchat.memory.formats import FormatPair
 
 Loss = Literal["none", "slower", "lossy"]
 
@@ -56,6 +61,68 @@ class ShrinkChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Requantize:
+    """Store blocks of old text in fewer bits, the oldest first: attention reads them so from the
+    next step on.
+    """
+
+    code: ClassVar[str] = "requantize"
+    loss: ClassVar[Loss] = "lossy"
+    frees_bytes: int
+    pair: FormatPair
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"formats": str(self.pair)}
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """Move blocks of old text to the computer's own memory, the oldest first: still attended, but
+    slower. `step_s`: what that adds to each step, estimated.
+    """
+
+    code: ClassVar[str] = "offload"
+    loss: ClassVar[Loss] = "slower"
+    frees_bytes: int
+    step_s: float
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"ms": f"{self.step_s * 1000:.1f}"}
+
+
+@dataclass(frozen=True, slots=True)
+class BringBack:
+    """The way back from Offload, the newest first, once there is room again. `frees_bytes` is below
+    0: it takes them.
+    """
+
+    code: ClassVar[str] = "bring_back"
+    loss: ClassVar[Loss] = "none"
+    frees_bytes: int
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """The way back from Requantize, the newest first, where a better copy is still held.
+    `frees_bytes` is below 0: it takes them.
+    """
+
+    code: ClassVar[str] = "raise"
+    loss: ClassVar[Loss] = "none"
+    frees_bytes: int
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
 class TruncateTurns:
     """Leave out the oldest turns, whole; what comes after them is read again. `turns`: their
     names.
@@ -72,4 +139,5 @@ class TruncateTurns:
         return {"num_turns": len(self.turns), "tokens": self.tokens}
 
 
-Measure = DropIdle | ShrinkReply | ShrinkChunk | TruncateTurns
+Measure = DropIdle | ShrinkReply | ShrinkChunk | Requantize | Offload | TruncateTurns
+WayBack = BringBack | Raise

@@ -1,32 +1,43 @@
 """Decides, before anything is computed, whether a text fits and what is done when it does not.
 
 Values in, values out: no device, no clock, no tensor. Two questions are asked:
-    plan_admission   does this prompt with its reply fit at all, and which turns are left out if
-    not? plan_step        is there room in the pool for the next tokens, and what idle memory must
-    go?
+    plan_admission   does this prompt with its reply fit at all, and what is given up if not?
+    plan_step        is there room in the pool for the next tokens, and what must go?
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvchat.device.memory import DeviceMemory
-from kvchat.memory.footprint import Footprint
-from kvchat.planner.costs import Costs
-from kvchat.planner.measures import DropIdle, Measure, ShrinkChunk, ShrinkReply, TruncateTurns
+from kvchat.kvcache.spans import whole_blocks
+from kvchat.memory.footprint import BLOCK_TOKENS, Footprint, last_that_fits
+from kvchat.planner.costs import AS_SEALED, Costs, Relief
+from kvchat.planner.measures import (
+    BringBack,
+    DropIdle,
+    Measure,
+    Offload,
+    Raise,
+    Requantize,
+    ShrinkChunk,
+    ShrinkReply,
+    TruncateTurns,
+    WayBack,
+)
 
 LEAST_CHUNK = 32
 LEAST_REPLY = 128
 # Turns are left out in steps of up to this part of what fits, so that a full chat does not
 # read everything again at every turn.
 CUT_SHARE = 0.375
-# Idle memory is dropped in steps of at least this part of what is allowed beside the weights.
+# Memory is freed in steps of at least this part of what is allowed beside the weights.
 DROP_PARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """What was measured. `device.free` is what the system says; own bytes are what torch holds for
-    us.
+    us. `host_free_bytes`: what may still be moved to the host, read there at `host_bytes_per_s`.
     """
 
     device: DeviceMemory
@@ -36,6 +47,8 @@ class Snapshot:
     pool_bytes: int
     idle_bytes: int
     library_bytes: int = 0
+    host_free_bytes: int = 0
+    host_bytes_per_s: float = 0.0
 
     @property
     def own_bytes(self) -> int:
@@ -61,12 +74,18 @@ class Need:
     """What a prompt wants: its tokens, room for the reply, and the turns that could be left out.
 
     `turns`: oldest first, without the turn in flight; all other tokens of the prompt are kept.
+    `old`: ranges [start, stop) of the prompt's tokens that may be stored in less, or moved.
     """
 
     prompt_tokens: int
     reply_tokens: int
     prefill_chunk: int
     turns: tuple[TurnTokens, ...] = ()
+    old: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def least_reply(self) -> int:
+        return min(LEAST_REPLY, self.reply_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,57 +114,156 @@ def plan_admission(need: Need, snapshot: Snapshot, costs: Costs, ladder: Sequenc
 
     Idle memory counts as free here: it can always be dropped.
     """
-    allowed = snapshot.allowed_bytes
-    chunk, measures = need.prefill_chunk, list[Measure]()
-    capacity = costs.largest_tokens(allowed, chunk)
-    reply = _reply_that_fits(need, capacity)
+    trial = _Trial(need, snapshot, costs, need.prefill_chunk)
+    cut: tuple[TurnTokens, ...] = ()
     for rung in ladder:
-        if need.prompt_tokens + reply <= capacity:
+        if trial.fits:
             break
-        if rung == "shrink_chunk" and capacity < costs.spec.max_positions:
-            chunk, capacity = _smaller_chunk(need, reply, allowed, costs)
+        if rung == "shrink_chunk":
+            trial = trial.with_smaller_chunk()
+        elif rung == "requantize":
+            trial = trial.with_less_bits()
+        elif rung == "offload":
+            trial = trial.with_host()
         elif rung == "truncate_turns":
-            cut = cut_turns(need, capacity)
-            measures.extend([_truncation(cut, costs, chunk)] if cut else [])
+            cut = cut_turns(need, trial.capacity, trial.usual_capacity)
             break
-    kept = need.prompt_tokens - sum(m.tokens for m in measures if isinstance(m, TruncateTurns))
-    reply = min(need.reply_tokens, max(min(LEAST_REPLY, need.reply_tokens), capacity - kept))
-    measures = [*_smaller(need, reply, chunk, costs, kept), *measures]
-    total = kept + reply
-    expected = costs.footprint(total, chunk, snapshot.headroom)
-    short = max(0, expected.total - expected.headroom - allowed)
-    over = max(0, total - costs.spec.max_positions)
-    return Plan(reply, chunk, tuple(measures), expected, capacity, short, over)
+    return trial.plan(cut)
 
 
-def _reply_that_fits(need: Need, capacity: int) -> int:
-    """The reply's room, down to a minimum, so that the prompt fits if it can."""
-    least = min(LEAST_REPLY, need.reply_tokens)
-    return min(need.reply_tokens, max(least, capacity - need.prompt_tokens))
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """One way to make a prompt fit, by arithmetic: a chunk, and what is done about old text."""
+
+    need: Need
+    snapshot: Snapshot
+    costs: Costs
+    chunk: int
+    relief: Relief = AS_SEALED
+
+    def old_blocks(self, num_tokens: int) -> int:
+        """Of a text of n tokens: blocks that it has less than the prompt with its least reply are
+        taken to be missing there.
+        """
+        need, storing = self.need, self.costs.storing
+        recent = self.relief.pair.hot_tokens if self.relief.pair is not None else 0
+        stop = need.prompt_tokens - recent
+        blocks = len(whole_blocks(need.old, storing.sink_tokens, stop))
+        whole, sealed = (
+            (n - storing.hot_tokens) // BLOCK_TOKENS
+            for n in (need.prompt_tokens + need.least_reply, num_tokens)
+        )
+        return max(0, blocks - max(0, whole - sealed))
+
+    def footprint(self, num_tokens: int) -> Footprint:
+        return self.costs.footprint(
+            num_tokens,
+            self.chunk,
+            self.snapshot.headroom,
+            self.relief,
+            self.old_blocks(num_tokens),
+        )
+
+    def short_bytes(self, num_tokens: int) -> int:
+        expected = self.footprint(num_tokens)
+        return max(0, expected.total - expected.headroom - self.snapshot.allowed_bytes)
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens that fit so, at most what the model can take; 0 where none does."""
+        return last_that_fits(lambda n: not self.short_bytes(n), self.costs.spec.max_positions)
+
+    @property
+    def usual_capacity(self) -> int:
+        """The same whatever is done about old text."""
+        return self.costs.largest_tokens(self.snapshot.allowed_bytes, self.chunk)
+
+    @property
+    def fits(self) -> bool:
+        whole = self.need.prompt_tokens + self.need.least_reply
+        return whole <= self.costs.spec.max_positions and not self.short_bytes(whole)
+
+    def with_smaller_chunk(self) -> "_Trial":
+        """Halves the chunk until the text fits or it is small; for the model's own length it is no
+        help.
+        """
+        trial = self
+        if self.capacity < self.costs.spec.max_positions:
+            while trial.chunk // 2 >= LEAST_CHUNK and not trial.fits:
+                trial = replace(trial, chunk=trial.chunk // 2)
+        return trial
+
+    def with_less_bits(self) -> "_Trial":
+        """The most exact of the lower pairs with which the text fits, or the lowest."""
+        trial = self
+        for pair in self.costs.lower:
+            if not trial.fits:
+                trial = replace(trial, relief=replace(trial.relief, pair=pair))
+        return trial
+
+    def with_host(self) -> "_Trial":
+        host = Relief(self.relief.pair, self.snapshot.host_free_bytes)
+        whole = self.need.prompt_tokens + self.need.least_reply
+        return replace(self, relief=host) if self.old_blocks(whole) else self
+
+    def plan(self, cut: tuple[TurnTokens, ...]) -> Plan:
+        """`cut`: the turns that are left out beside."""
+        need, capacity = self.need, self.capacity
+        left_out = sum(turn.tokens for turn in cut)
+        kept = need.prompt_tokens - left_out
+        reply = min(need.reply_tokens, max(need.least_reply, capacity - kept))
+        total = kept + reply
+        measures = [*self._smaller(kept, reply), *self._relieved(total)]
+        if cut:
+            frees = self.costs.blocks_bytes(left_out, self.chunk)
+            measures.append(TruncateTurns(frees, tuple(turn.name for turn in cut), left_out))
+        over = max(0, total - self.costs.spec.max_positions)
+        expected, short = self.footprint(total), self.short_bytes(total)
+        return Plan(reply, self.chunk, tuple(measures), expected, capacity, short, over)
+
+    def _smaller(self, kept: int, reply: int) -> list[Measure]:
+        need, costs, chunk = self.need, self.costs, self.chunk
+        found: list[Measure] = []
+        if reply < need.reply_tokens:
+            frees = costs.blocks_bytes(kept + need.reply_tokens, chunk)
+            frees -= costs.blocks_bytes(kept + reply, chunk)
+            found.append(ShrinkReply(frees, reply, need.reply_tokens))
+        if chunk < need.prefill_chunk:
+            total = kept + reply
+            frees = costs.needed_bytes(total, need.prefill_chunk) - costs.needed_bytes(total, chunk)
+            found.append(ShrinkChunk(frees, chunk, need.prefill_chunk))
+        return found
+
+    def _relieved(self, total: int) -> list[Measure]:
+        """What the plan counts on; done step by step, as room is wanted."""
+        pair, blocks = self.relief.pair, self.old_blocks(total)
+        in_less = self.costs.freed_bytes(blocks, Relief(pair))
+        moved = self.costs.freed_bytes(blocks, self.relief) - in_less
+        found: list[Measure] = []
+        if pair is not None and in_less:
+            found.append(Requantize(in_less, pair))
+        if moved:
+            found.append(Offload(moved, host_step_s(moved, self.snapshot)))
+        return found
 
 
-def _smaller_chunk(need: Need, reply: int, allowed: int, costs: Costs) -> tuple[int, int]:
-    """Halves the chunk until the text fits or it is small; returns it with what then fits."""
-    chunk = need.prefill_chunk
-    capacity = costs.largest_tokens(allowed, chunk)
-    while chunk // 2 >= LEAST_CHUNK and need.prompt_tokens + reply > capacity:
-        chunk //= 2
-        capacity = costs.largest_tokens(allowed, chunk)
-    return chunk, capacity
+def host_step_s(num_bytes: int, snapshot: Snapshot) -> float:
+    """What reading so many bytes from the host adds to each step, by the measured bandwidth."""
+    return num_bytes / snapshot.host_bytes_per_s if snapshot.host_bytes_per_s else 0.0
 
 
-def cut_turns(need: Need, capacity: int) -> tuple[TurnTokens, ...]:
+def cut_turns(need: Need, capacity: int, usual_capacity: int) -> tuple[TurnTokens, ...]:
     """The oldest turns to leave out so that the rest and the whole reply fit, if that can be.
 
     Cuts fall on multiples of a fixed number of tokens (the power of two below CUT_SHARE of what
-    fits), counted from the first turn. So the same cut serves many turns, without anything
+    usually fits), counted from the first turn. So the same cut serves many turns, without anything
     remembered: as a chat grows, the cut moves on by one large step and stays there.
     """
     excess = need.prompt_tokens + need.reply_tokens - capacity
     droppable = sum(turn.tokens for turn in need.turns)
     if excess > droppable:
-        excess = need.prompt_tokens + min(LEAST_REPLY, need.reply_tokens) - capacity
-    step = 1 << max(5, int(capacity * CUT_SHARE).bit_length() - 1)
+        excess = need.prompt_tokens + need.least_reply - capacity
+    step = 1 << max(5, int(usual_capacity * CUT_SHARE).bit_length() - 1)
     goal = -(-max(0, excess) // step) * step
     cut: list[TurnTokens] = []
     total = 0
@@ -155,25 +273,6 @@ def cut_turns(need: Need, capacity: int) -> tuple[TurnTokens, ...]:
         cut.append(turn)
         total += turn.tokens
     return tuple(cut)
-
-
-def _truncation(cut: tuple[TurnTokens, ...], costs: Costs, chunk: int) -> TruncateTurns:
-    tokens = sum(turn.tokens for turn in cut)
-    frees = costs.blocks_bytes(tokens, chunk)
-    return TruncateTurns(frees, tuple(turn.name for turn in cut), tokens)
-
-
-def _smaller(need: Need, reply: int, chunk: int, costs: Costs, kept: int) -> list[Measure]:
-    found: list[Measure] = []
-    if reply < need.reply_tokens:
-        frees = costs.blocks_bytes(kept + need.reply_tokens, chunk)
-        frees -= costs.blocks_bytes(kept + reply, chunk)
-        found.append(ShrinkReply(frees, reply, need.reply_tokens))
-    if chunk < need.prefill_chunk:
-        total = kept + reply
-        frees = costs.needed_bytes(total, need.prefill_chunk) - costs.needed_bytes(total, chunk)
-        found.append(ShrinkChunk(frees, chunk, need.prefill_chunk))
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,19 +285,63 @@ class StepNeed:
     activation_bytes: int
 
 
-def plan_step(need: StepNeed, snapshot: Snapshot, ladder: Sequence[str]) -> tuple[DropIdle, ...]:
-    """Idle memory that must go so that the next tokens have room; empty where there is room.
+Offer = Requantize | Offload
 
-    Drops a little more than needed, so that a growing text does not ask at each block.
+
+def plan_step(
+    need: StepNeed, snapshot: Snapshot, ladder: Sequence[str], offers: Sequence[Offer] = ()
+) -> tuple[Measure, ...]:
+    """What must go so that the next tokens have room, in the ladder's order; empty where there is.
+
+    Frees a little more than needed, so that a growing text does not ask at each block. `offers`:
+    the most that could be done about the old text that is open.
     """
     growth = snapshot.allowed_bytes - snapshot.own_bytes - need.activation_bytes
     short = need.pool_bytes - growth
-    if short <= 0 or not snapshot.idle_bytes or "drop_idle" not in ladder:
-        return ()
-    return (drop_idle(short, snapshot),)
+    found: list[Measure] = []
+    for rung in ladder:
+        if short <= 0:
+            break
+        measure: Measure | None = None
+        if rung == "drop_idle" and snapshot.idle_bytes:
+            measure = drop_idle(short, snapshot)
+        elif rung in ("requantize", "offload"):
+            measure = relieve(short, snapshot, [one for one in offers if one.code == rung])
+        if measure is not None:
+            found.append(measure)
+            short -= measure.frees_bytes
+    return tuple(found)
+
+
+def plan_way_back(
+    need: StepNeed, snapshot: Snapshot, on_host_bytes: int, raise_bytes: int
+) -> tuple[WayBack, ...]:
+    """What may come back before a text grows: never so much that it would soon have to go again.
+
+    on_host_bytes: of the open text on the host. raise_bytes: what its blocks would take more in the
+    better copies that are held.
+    """
+    growth = snapshot.allowed_bytes - snapshot.own_bytes - need.activation_bytes
+    spare = growth - need.pool_bytes - 2 * _least_step(snapshot)
+    back = max(0, min(on_host_bytes, spare))
+    more = max(0, min(raise_bytes, spare - back))
+    found: list[WayBack] = [BringBack(-back)] if back else []
+    return (*found, Raise(-more)) if more else tuple(found)
 
 
 def drop_idle(short: int, snapshot: Snapshot) -> DropIdle:
-    """Drops what is short, or a larger step, so that it need not be asked for again soon."""
-    step = (snapshot.allowed_bytes - snapshot.weight_bytes) // DROP_PARTS
-    return DropIdle(min(snapshot.idle_bytes, max(short, step)))
+    return DropIdle(min(snapshot.idle_bytes, max(short, _least_step(snapshot))))
+
+
+def relieve(short: int, snapshot: Snapshot, offers: Sequence[Offer]) -> Offer | None:
+    """The first offer that frees what is short, or else the one that frees most; as much of it."""
+    enough = [one for one in offers if one.frees_bytes >= short]
+    best = enough[0] if enough else max(offers, key=lambda one: one.frees_bytes, default=None)
+    if best is None or not best.frees_bytes:
+        return None
+    return replace(best, frees_bytes=min(best.frees_bytes, max(short, _least_step(snapshot))))
+
+
+def _least_step(snapshot: Snapshot) -> int:
+    """So much at least, so that it need not be asked for again soon."""
+    return (snapshot.allowed_bytes - snapshot.weight_bytes) // DROP_PARTS

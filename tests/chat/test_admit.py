@@ -38,7 +38,7 @@ def chat(num_turns: int, *unanswered: int) -> Told:
 def admitted_at(engine: Engine, told: Told, tokens: int) -> Admitted:
     """Admitted where a text of so many tokens fits, and not one more."""
     budget = engine.costs.needed_bytes(tokens, SETTINGS.prefill_chunk)
-    snapshot = replace(engine.latest, budget=budget, headroom=0)
+    snapshot = replace(engine.room.latest, budget=budget, headroom=0)
     return admit(told, engine.loaded, SETTINGS, snapshot, engine.costs)
 
 

@@ -151,9 +151,9 @@ class Person:
             return
         engine = self.talks._worker.engine
         assert engine is not None
-        assert engine._open is not None
+        assert engine.room.text is not None
         assert live.figures is not None
-        fed = engine._open.sequence.token_ids
+        fed = engine.room.text.sequence.token_ids
         prompt = fed[: live.figures["prompt_tokens"]]
         expected, clear = generated(engine.loaded, prompt)
         ours = fed[len(prompt) :]

@@ -196,8 +196,8 @@ def prompt_text(conversations: Conversations) -> str:
     """The text that is open in the cache: what the model was told, and its reply."""
     engine = conversations._worker.engine
     assert engine is not None
-    assert engine._open is not None
-    return str(engine.loaded.tokenizer.decode(engine._open.sequence.token_ids))
+    assert engine.room.text is not None
+    return str(engine.loaded.tokenizer.decode(engine.room.text.sequence.token_ids))
 
 
 def cited(live: LiveAnswer) -> set[tuple[str, int]]:

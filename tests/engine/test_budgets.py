@@ -8,7 +8,7 @@ from tests.engine.test_engine import MakeEngine, done, random_ids, request
 
 
 def used_bytes(engine: Engine) -> int:
-    return engine.loaded.weight_bytes + engine.pool.device_bytes + engine.snapshot().library_bytes
+    return engine.loaded.weight_bytes + engine.pool.device_bytes + engine.room.snapshot().library_bytes
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3"])

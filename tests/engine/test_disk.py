@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -198,6 +199,28 @@ def test_a_damaged_file_is_removed_and_told_of(
     assert found.figures.reused_tokens <= len(IDS) // 2
     assert not run.exists()
     assert found.ids == answer(open_on(quota=0), IDS)[0].ids
+
+
+def test_all_damaged_files_of_a_text_are_found_at_once(
+    open_on: Open, kv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks after the first gap are of no use yet, but their files are looked at all the same."""
+    monkeypatch.setattr("kvchat.kvcache.tiers.PIECE_BYTES", 1)  # a file for each block
+    first = answer_and_stop(open_on(), IDS)
+    assert len(files(kv)) == (len(IDS) + len(first.ids) - 1) // BLOCK_TOKENS + 1
+    damaged = [one for one in files(kv) if one.stat().st_size > 20_000][1:]
+    for file in damaged:
+        _flip(file)
+    engine = open_on()
+    longer = (*IDS, *first.ids, 5)
+    _, took = answer(engine, longer)
+    assert took.count("drop_file") == len(damaged) == 3
+    assert not any(file.exists() for file in damaged)
+    engine.close()
+    again, took = answer(open_on(), longer)
+    assert took == ["restore"]
+    assert again.figures.reused_tokens == len(longer) - 1
+    assert again.ids == answer(open_on(quota=0), longer)[0].ids
 
 
 def test_a_file_under_another_name_is_not_used(open_on: Open, kv: Path) -> None:
@@ -411,6 +434,36 @@ def test_a_chat_goes_on_after_a_restart_and_is_forgotten_when_deleted(
     second.delete(chat)
     second.close()
     assert files(data_dir / "kv") == []
+
+
+def test_a_deleted_turn_is_in_no_file(tmp_path: Path, data_dir: Path) -> None:
+    """Nor is it written after that; what is left of the chat is, with its next answer."""
+    model = tiny_folder("llama", tmp_path / "llama")
+    flags = {"model": str(model), "max_new_tokens": "8", "headroom": str(MIB), "temperature": "0"}
+    secret = "The password of the safe is 4711 and it stands behind the door. " * 4
+    hidden = " ".join(map(str, tiny_tokenizer().encode(secret)[4:40]))
+
+    def is_written() -> bool:
+        found = []
+        for file in files(data_dir / "kv"):
+            with safe_open(file, framework="pt") as content:
+                found.append(content.get_tensor("ids").flatten().tolist())
+        return any(hidden in " ".join(map(str, ids)) for ids in found)
+
+    conversations = Conversations(resolve(flags=flags), data_dir)
+    chat = conversations.new_chat()
+    for question in ("What does this memory hold, and why? " * 6, secret, "And then? " * 20):
+        assert conversations.ask(chat, question).wait_ended(60)
+    until = time.monotonic() + 20
+    while not is_written() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert is_written()
+    conversations.delete_turn(chat, 2)
+    assert files(data_dir / "kv") == []
+    assert conversations.ask(chat, "What else? " * 9).wait_ended(60)
+    conversations.close()
+    assert files(data_dir / "kv")
+    assert not is_written()
 
 
 def test_a_model_with_layers_of_the_library_keeps_nothing_and_says_so(tmp_path: Path) -> None:

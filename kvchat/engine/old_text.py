@@ -1,0 +1,153 @@
+"""Old text of the open sequence: which blocks may be stored in less or moved, and doing it.
+
+Old is what the request says (turns before the one in flight and documents, without what is
+pinned), in whole blocks, behind the sinks and before the newest R tokens.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from kvchat.engine.events import Request
+from kvchat.kvcache.blocks import FP, Block, Tier, shape_of
+from kvchat.kvcache.pool import Pool, PoolFull
+from kvchat.kvcache.sequence import Sequence as Text
+from kvchat.kvcache.spans import whole_blocks
+from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, lower_of
+from kvchat.planner.measures import BringBack, Offload, Raise, Requantize, WayBack
+from kvchat.planner.plan import Offer, Snapshot, host_step_s
+
+Placed = tuple[int, Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Relieved:
+    """What was done: bytes freed on the device (below 0: taken there), tokens concerned, names of
+    their turns.
+    """
+
+    num_bytes: int
+    num_tokens: int
+    turns: tuple[str, ...]
+
+
+class OldText:
+    def __init__(self, pool: Pool, sequence: Text, request: Request) -> None:
+        self._pool, self._sequence, self._request = pool, sequence, request
+
+    # --- what could be done -----------------------------------------------------------------------
+
+    def offers(self, lower: Sequence[FormatPair], now: Snapshot) -> tuple[Offer, ...]:
+        """The most that each measure would free now."""
+        in_less = [Requantize(self._most(pair), pair) for pair in lower]
+        held = sum(block.nbytes for _, block in self._blocks())
+        moved = min(held, now.host_free_bytes)
+        return (*in_less, Offload(moved, host_step_s(moved, now)))
+
+    def on_host_bytes(self) -> int:
+        return sum(block.nbytes for _, block in self._blocks(tier="host"))
+
+    def raise_bytes(self) -> int:
+        """What it would take more to store all of it as good as it is held anywhere."""
+        return sum(max(0, self._rise(block)) for _, block in self._blocks())
+
+    def _blocks(self, pair: FormatPair = FP, tier: Tier = "device") -> Iterator[Placed]:
+        """Places and blocks, the oldest first, but for the newest that stay as computed."""
+        sequence = self._sequence
+        stop = min(sequence.num_cached - pair.hot_tokens, len(sequence.keys) * BLOCK_TOKENS)
+        for i in whole_blocks(self._request.old, sequence.storing.sink_tokens, stop):
+            for table in sequence.tables:
+                block = table[i]
+                if block is not None and block.tier == tier:
+                    yield i, block
+
+    def _stored(self, block: Block, pair: FormatPair) -> FormatPair:
+        return self._pool.geometries[block.group].served(lower_of(block.pair, pair))
+
+    def _gain(self, block: Block, pair: FormatPair) -> int:
+        stored = self._stored(block, pair)
+        shape = shape_of(self._pool.geometries[block.group], stored)
+        return max(0, block.nbytes - shape.block_bytes)
+
+    def _most(self, pair: FormatPair) -> int:
+        return sum(self._gain(block, pair) for _, block in self._blocks(pair))
+
+    def _rise(self, block: Block) -> int:
+        best = self._pool.best_copy(block).pair
+        return shape_of(self._pool.geometries[block.group], best).block_bytes - block.nbytes
+
+    # --- doing it ---------------------------------------------------------------------------------
+
+    def apply(self, measure: Offer | WayBack) -> Relieved:
+        """As much as was proposed, and as there is room for where it goes. What becomes empty goes
+        back to the device.
+        """
+        match measure:
+            case Requantize():
+                done = self._requantize(measure.pair, measure.frees_bytes)
+            case Offload():
+                chosen = _until(list(self._blocks()), measure.frees_bytes, lambda one: one.nbytes)
+                done = self._done(chosen, self._pool.offload)
+            case BringBack():
+                blocks = list(self._blocks(tier="host"))
+                chosen = _newest(blocks, -measure.frees_bytes, lambda one: one.nbytes)
+                return self._done(chosen, lambda one: -self._pool.bring_back(one))
+            case Raise():
+                blocks = [(i, one) for i, one in self._blocks() if self._rise(one) > 0]
+                chosen = _newest(blocks, -measure.frees_bytes, self._rise)
+                return self._done(chosen, lambda one: -self._pool.raise_block(one, FP))
+        self._pool.pack()
+        return done
+
+    def _requantize(self, pair: FormatPair, wanted_bytes: int) -> Relieved:
+        def gain(block: Block) -> int:
+            return self._gain(block, pair)
+
+        chosen = _until(
+            [(i, one) for i, one in self._blocks(pair) if gain(one)], wanted_bytes, gain
+        )
+        return self._done(chosen, lambda one: self._pool.requantize(one, self._stored(one, pair)))
+
+    def _done(self, chosen: list[Placed], do: Callable[[Block], int]) -> Relieved:
+        """Where the pool or the host has no more room, what was done stays done."""
+        num_bytes, places = 0, set[int]()
+        try:
+            for i, block in chosen:
+                moved = do(block)
+                num_bytes += moved
+                places |= {i} if moved else set()
+        except PoolFull:
+            pass
+        return Relieved(num_bytes, len(places) * BLOCK_TOKENS, self._turns(places))
+
+    def _turns(self, places: set[int]) -> tuple[str, ...]:
+        tokens = {i * BLOCK_TOKENS for i in places}
+        return tuple(
+            span.name
+            for span in self._request.spans
+            if span.kind == "turn"
+            and any(span.start < t + BLOCK_TOKENS and t < span.stop for t in tokens)
+        )
+
+
+def _until(blocks: list[Placed], wanted_bytes: int, size: Callable[[Block], int]) -> list[Placed]:
+    """The oldest that are so large together, or a little larger: all groups of a place go at
+    once.
+    """
+    total, found = 0, list[Placed]()
+    for i, block in blocks:
+        if total >= wanted_bytes and i != found[-1][0]:
+            break
+        found.append((i, block))
+        total += size(block)
+    return found
+
+
+def _newest(blocks: list[Placed], most_bytes: int, size: Callable[[Block], int]) -> list[Placed]:
+    """The newest that are so large together at most."""
+    total, found = 0, list[Placed]()
+    for i, block in reversed(blocks):
+        total += size(block)
+        if total > most_bytes:
+            break
+        found.append((i, block))
+    return found

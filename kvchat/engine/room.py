@@ -1,0 +1,257 @@
+"""Room on the device for the text that is open: what was measured, what the pool may hold, and
+doing what the planner proposes when that is too little.
+
+Decides nothing (that is planner/) and computes nothing of the model. Belongs to the thread that
+runs the engine; only `last_snapshot` may be read by any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kvchat.device.memory import Probe
+from kvchat.engine.events import Took
+from kvchat.engine.guard import Shortage
+from kvchat.engine.limits import Limits
+from kvchat.engine.local import LocalModel, Text
+from kvchat.engine.old_text import OldText, Relieved
+from kvchat.engine.reply import Reply
+from kvchat.errors import OutOfMemory
+from kvchat.kvcache.pool import Pool
+from kvchat.planner.costs import Costs
+from kvchat.planner.ledger import entry
+from kvchat.planner.measures import (
+    DropIdle,
+    Measure,
+    Offload,
+    Requantize,
+    ShrinkChunk,
+    WayBack,
+)
+from kvchat.planner.plan import (
+    LEAST_CHUNK,
+    Offer,
+    Snapshot,
+    StepNeed,
+    drop_idle,
+    plan_step,
+    plan_way_back,
+    relieve,
+)
+
+if TYPE_CHECKING:
+    from kvchat.models.load import LoadedModel
+
+
+class Room:
+    """`text`: what is open, None where nothing is."""
+
+    def __init__(
+        self, loaded: LoadedModel, probe: Probe, limits: Limits, pool: Pool, local: LocalModel
+    ) -> None:
+        self._probe = probe
+        self._pool, self._local = pool, local
+        self.text: Text | None = None
+        self.costs = Costs(
+            loaded.spec,
+            pool.geometries,
+            loaded.dtype.itemsize,
+            loaded.weight_bytes,
+            loaded.device.type,
+        )
+        self.limits = limits
+        self.latest = self.snapshot()
+        self._capacity: tuple[int, int, int] = (-1, 0, 0)
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        """From the next text on: what is stored stays as it is."""
+        self._limits = limits
+        self._pool.storing = limits.storing
+        self._pool.host_limit_bytes = limits.host_quota
+        self._pool.keep_originals = limits.keep_originals
+        self.costs = replace(self.costs, storing=limits.storing, lower=limits.lower)
+
+    # --- what is measured -------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """What is in memory now. Reads the probe."""
+        library = self.text.library.nbytes if self.text is not None else self._local.kept_bytes
+        self.latest = Snapshot(
+            self._probe.read(),
+            self.limits.budget,
+            self.limits.headroom,
+            self.costs.weight_bytes,
+            self._pool.device_bytes,
+            self._pool.idle_bytes + self._local.kept_bytes,
+            library,
+            self._host_free_bytes(),
+        )
+        return self.latest
+
+    def _host_free_bytes(self) -> int:
+        """What idle copies there would leave counts."""
+        pool = self._pool
+        idle = sum(block.nbytes for block in pool.idle("host"))
+        return max(0, pool.host_limit_bytes - pool.host_bytes + pool.on_host.free_bytes + idle)
+
+    @property
+    def last_snapshot(self) -> Snapshot:
+        """The newest measurement under the limits of this moment."""
+        return replace(self.latest, budget=self.limits.budget, headroom=self.limits.headroom)
+
+    def capacity_tokens(self, prefill_chunk: int) -> int:
+        """Tokens that fit in all. Where the ladder reads in smaller steps when memory is short,
+        they count.
+        """
+        if "shrink_chunk" in self.limits.ladder:
+            prefill_chunk = min(prefill_chunk, LEAST_CHUNK)
+        allowed_bytes = self.latest.allowed_bytes
+        coarse = allowed_bytes >> 20
+        if self._capacity[:2] != (coarse, prefill_chunk):
+            tokens = self.costs.largest_tokens(allowed_bytes, prefill_chunk)
+            self._capacity = (coarse, prefill_chunk, tokens)
+        return self._capacity[2]
+
+    def out_of_memory(self, needed_bytes: int) -> OutOfMemory:
+        now = self.snapshot()
+        return OutOfMemory(
+            "out_of_memory",
+            needed=needed_bytes,
+            used=now.own_bytes,
+            allowed=now.allowed_bytes,
+            footprint=self.costs.footprint(self.text.num_cached if self.text else 0, LEAST_CHUNK),
+            snapshot=now,
+        )
+
+    # --- making room ------------------------------------------------------------------------------
+
+    def set_limit(self, reply: Reply, chunk_tokens: int) -> int:
+        """Tells the pool what it may hold now beside the activations of such a step; returns
+        those.
+        """
+        now = self.snapshot()
+        num_tokens = len(reply.request.prompt_ids) + reply.request.max_new_tokens
+        activations = self.costs.activations(chunk_tokens, num_tokens)
+        fixed = now.weight_bytes + now.library_bytes + activations
+        self._pool.limit_bytes = max(0, now.allowed_bytes - fixed)
+        self._pool.hot_floor_bytes = self.costs.hot_bytes(chunk_tokens)
+        return activations
+
+    def make(
+        self, reply: Reply, num_tokens: int, chunk_tokens: int, *, ahead: bool = False
+    ) -> Iterator[Took]:
+        """Before a text grows to so many tokens: gives up what the planner says. `ahead`: it may
+        turn out shorter, so that nothing is done yet that loses anything.
+        """
+        assert self.text is not None
+        activations = self.set_limit(reply, chunk_tokens)
+        # Blocks for which there is no free place, and what is kept for the hot window.
+        missing = self.text.sequence.bytes_to_come(num_tokens, chunk_tokens)
+        need = StepNeed(self._pool.hot_reserve_bytes + missing, activations)
+        offers = () if ahead else self._offers(reply)
+        for measure in plan_step(need, self.latest, self.limits.ladder, offers):
+            yield self._take(reply, measure, "no_room")
+
+    def _offers(self, reply: Reply) -> tuple[Offer, ...]:
+        return self._old_text(reply).offers(self.limits.lower, self.latest)
+
+    def _old_text(self, reply: Reply) -> OldText:
+        assert self.text is not None
+        return OldText(self._pool, self.text.sequence, reply.request)
+
+    def bring_back(self, reply: Reply, num_tokens: int, chunk_tokens: int) -> Iterator[Took]:
+        """Before a reply: what left the device, or lost bits, comes back if there is room for it
+        beside the whole text to be.
+        """
+        assert self.text is not None
+        old = self._old_text(reply)
+        on_host, rise = old.on_host_bytes(), old.raise_bytes()
+        if not on_host and not rise:
+            return
+        activations = self.set_limit(reply, chunk_tokens)
+        missing = self.text.sequence.bytes_to_come(num_tokens, chunk_tokens)
+        need = StepNeed(self._pool.hot_reserve_bytes + missing, activations)
+        for measure in plan_way_back(need, self.latest, on_host, rise):
+            done = old.apply(measure)
+            if done.num_tokens:
+                yield _told(reply, measure, "fits", done)
+
+    def _take(self, reply: Reply, measure: Measure, reason: str, *, for_hot: bool = False) -> Took:
+        """Does it, and says what it freed."""
+        if isinstance(measure, (Requantize, Offload)):
+            return _told(reply, measure, reason, self._old_text(reply).apply(measure))
+        assert isinstance(measure, DropIdle)
+        return self._drop_idle(measure, reason, for_hot=for_hot)
+
+    def _drop_idle(self, measure: DropIdle, reason: str, *, for_hot: bool) -> Took:
+        """For a hot window only whole slabs count."""
+        kept = self._local.drop_kept()
+        drop = self._pool.drop_idle_slabs if for_hot else self._pool.drop_idle
+        num_blocks, dropped = drop(measure.frees_bytes - kept)
+        arguments = {"blocks": num_blocks}
+        return Took(entry(measure.code, arguments, reason, measure.frees_bytes, kept + dropped))
+
+    def rungs(self, reply: Reply, num_left: int) -> Callable[[int, Shortage], Took | None]:
+        """What to give up after a step ran out of memory: nothing at first, then the ladder's
+        rungs in the user's order.
+
+        `num_left`: prompt tokens still to be read, 0 where the chunk cannot shrink.
+        """
+
+        def next_rung(tries: int, shortage: Shortage) -> Took | None:
+            if shortage.needed_bytes == 0 and tries == 1:
+                return Took(entry("retry", {}, "out_of_memory", 0, 0))
+            for rung in self.limits.ladder:
+                took = self._after_failure(rung, reply, num_left, shortage)
+                if took is not None:
+                    return took
+            return None
+
+        return next_rung
+
+    def _after_failure(
+        self, rung: str, reply: Reply, num_left: int, shortage: Shortage
+    ) -> Took | None:
+        """What this rung can still do, done; None where that is nothing."""
+        idle = self._pool.idle_bytes + self._local.kept_bytes
+        if rung == "drop_idle" and idle:
+            dropping = drop_idle(shortage.needed_bytes or idle, self.snapshot())
+            took = self._take(reply, dropping, "out_of_memory", for_hot=shortage.for_hot)
+            return (
+                took if took.entry["bytes_measured"] or took.entry["arguments"]["blocks"] else None
+            )
+        chunk = min(reply.chunk_tokens, num_left) // 2
+        if rung == "shrink_chunk" and chunk >= LEAST_CHUNK:
+            return self._shrink_chunk(reply, chunk)
+        if rung in ("requantize", "offload") and self.text is not None:
+            mine = [one for one in self._offers(reply) if one.code == rung]
+            measure = relieve(max(1, shortage.needed_bytes), self.snapshot(), mine)
+            if measure is not None:
+                took = self._take(reply, measure, "out_of_memory")
+                return took if took.entry["bytes_measured"] else None
+        return None
+
+    def _shrink_chunk(self, reply: Reply, chunk: int) -> Took:
+        """Reads less at a time from the coming step on."""
+        num_tokens = len(reply.request.prompt_ids)
+        before = self.costs.activations(reply.chunk_tokens, num_tokens)
+        frees = before - self.costs.activations(chunk, num_tokens)
+        arguments: dict[str, Any] = ShrinkChunk(frees, chunk, reply.chunk_tokens).arguments
+        reply.prefill_chunk = chunk
+        self.set_limit(reply, chunk)
+        return Took(entry(ShrinkChunk.code, arguments, "out_of_memory", frees, None))
+
+
+def _told(reply: Reply, measure: Offer | WayBack, reason: str, done: Relieved) -> Took:
+    """What was lost in mid answer is told with the token of the reply from which on it holds."""
+    code, arguments = measure.code, measure.arguments | {"tokens": done.num_tokens}
+    if reply.ids and isinstance(measure, Requantize):
+        code, arguments["from_token"] = f"{code}_from", len(reply.ids)
+    return Took(entry(code, arguments, reason, measure.frees_bytes, done.num_bytes, done.turns))

@@ -1,6 +1,7 @@
 """`python app.py bench NAME…`: measures this machine and this model; nothing is asserted.
 
     prefill, decode   speed beside the library's own loop and cache, in the formats that are set
+    attention         attention alone beside the library's, and the bytes it reads in a second
     cache             tokens in a GiB of KV, and what of the pool stands free
     requantize        storing a text in lower formats, beside decode steps
     fidelity          what each pair of formats costs this model; the verdict is kept
@@ -14,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kvchat.bench import attention, fidelity, requantize, speed
 from kvchat.bench import cache as cache_bench
-from kvchat.bench import fidelity, requantize, speed
 from kvchat.bench.readers import PEERS
 from kvchat.bench.telling import told
 from kvchat.bench.text import sample
@@ -27,7 +28,7 @@ from kvchat.models.verdicts import keep_verdicts
 from kvchat.settings import Settings, changed
 from kvchat.wording import Language
 
-NAMES = ("prefill", "decode", "cache", "requantize", "fidelity")
+NAMES = ("prefill", "decode", "attention", "cache", "requantize", "fidelity")
 DEFAULT = ("prefill", "decode")
 
 
@@ -68,6 +69,10 @@ class _Benches:
             contexts = speed.CONTEXTS if self.context is None else (self.context,)
             rows = speed.measured(self.engine, contexts)
             yield from (row for row in rows if row["name"] in wanted)
+        if "attention" in names:
+            contexts = attention.CONTEXTS if self.context is None else (self.context,)
+            pairs = self._own(attention.DEFAULT_PAIRS)
+            yield from attention.measured(self.engine, pairs, contexts)
         if "cache" in names:
             yield from cache_bench.measured(self._own(cache_bench.DEFAULT_PAIRS))
         if "requantize" in names:

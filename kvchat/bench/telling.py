@@ -13,6 +13,12 @@ def told(row: dict[str, Any], lang: Language) -> str:
             return " ".join((say("bench.fidelity", lang, **row), *_judged(row, lang)))
         case "cache":
             return say("bench.cache", lang, **row, size=format_size(row["limit_bytes"]))
+        case "attention":
+            rates = {
+                name: format_size(int(row[name]))
+                for name in ("read_bytes_per_s", "copy_bytes_per_s")
+            }
+            return say("bench.attention", lang, **row | rates)
         case "waste":
             return say("bench.waste", lang, **row)
         case "requantize":

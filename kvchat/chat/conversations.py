@@ -134,12 +134,12 @@ class Conversations:
         self._store.delete(chat)
         self._shelf.drop_unused(documents)
 
-    def _forget_kv(self, chat: str) -> None:
+    def _forget_kv(self, chat: str, *, goes_on: bool = False) -> None:
         engine = self._engine
         if engine is not None and engine.disk is not None:
-            engine.disk.forget(chat)
+            engine.disk.forget(chat, goes_on=goes_on)
         else:
-            self._kv_folder.forget(chat)
+            self._kv_folder.forget(chat, goes_on=goes_on)
 
     def history(self, chat: str) -> list[Exchange]:
         """The turns of the branch that is shown, oldest first; the question in flight is among
@@ -162,9 +162,13 @@ class Conversations:
         return self._answers.edit(chat, self._question(chat, turn), turn, text)
 
     def delete_turn(self, chat: str, turn: int) -> None:
+        """The turn, its documents, and the chat's files of KV: which of them hold it, nobody can
+        tell. The next answer writes what is left anew.
+        """
         question = self._question(chat, turn)
         self._answers.refuse_if_busy(chat)
         self._store.delete_turn(chat, question.hash)
+        self._forget_kv(chat, goes_on=True)
         self._shelf.drop_unused([])
         self._frames.forget(chat)
 

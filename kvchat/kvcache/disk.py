@@ -30,6 +30,7 @@ class KVFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._forgotten: set[str] = set()
+        self._editions: dict[str, int] = {}
 
     def open(self, model: str) -> list[str]:
         """Makes the folders and removes what a killed program left; returns the model's files."""
@@ -49,10 +50,17 @@ class KVFolder:
         """Of all files, those of other models too."""
         return sum(_size(self.path / file) for file in self._files())
 
-    def write(self, file: str, chat: str, fill: Callable[[Path], None]) -> bool:
+    def edition(self, chat: str) -> int:
+        """How often the chat was forgotten and went on."""
+        with _lock:
+            return self._editions.get(chat, 0)
+
+    def write(self, file: str, of: tuple[str, int], fill: Callable[[Path], None]) -> bool:
         """`fill` writes the part; it gets its name when all of it is on the disk and the chat is
-        noted for it. False where the chat was forgotten meanwhile: then there is no file.
+        noted for it. `of`: a chat and its edition. False where that was forgotten meanwhile: then
+        there is no file.
         """
+        chat, edition = of
         part = self.path / f"{file}{PART}"
         try:
             os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
@@ -61,7 +69,7 @@ class KVFolder:
                 part.chmod(0o600)
             _sync(part)
             with _lock:
-                if chat in self._forgotten:
+                if chat in self._forgotten or edition != self.edition(chat):
                     _unlink(part)
                     return False
                 self.note(chat, [file])
@@ -118,10 +126,15 @@ class KVFolder:
                 self.remove(gone)
             return gone
 
-    def forget(self, chat: str) -> list[str]:
-        """Removes the files that only this chat needs; returns them."""
+    def forget(self, chat: str, *, goes_on: bool = False) -> list[str]:
+        """Removes the files that only this chat needs; returns them. Nothing more is written for
+        it, or where it `goes_on` nothing that began before.
+        """
         with _lock:
-            self._forgotten.add(chat)
+            if goes_on:
+                self._editions[chat] = self.edition(chat) + 1
+            else:
+                self._forgotten.add(chat)
             chats = self._chats()
             own = chats.pop(chat, [])
             needed = {file for files in chats.values() for file in files}

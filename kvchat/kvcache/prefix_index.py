@@ -118,7 +118,7 @@ class PrefixIndex:
         """
         usable = token_ids[:-1]
         keys, pieces = self._walk(usable, floor)
-        most_without = self._most_without_tail(keys, usable, floor, hot_tokens)
+        most_without = self.most_without_tail(keys, usable, floor, hot_tokens)
         best: Match | None = None
         for depth in range(len(keys), -1, -1):
             if best is not None and depth < most_without:
@@ -138,10 +138,12 @@ class PrefixIndex:
         assert best is not None, "depth 0 always matches"
         return best
 
-    def _most_without_tail(
+    def most_without_tail(
         self, keys: list[bytes], usable: Sequence[int], floor: FormatPair, hot_tokens: int
     ) -> int:
-        """So many blocks that R tokens before the end of what is known are read again."""
+        """Of these blocks as many as are reused where no idle hot window follows: R tokens before
+        the end of what is known are read again.
+        """
         known = len(keys) * BLOCK_TOKENS
         if hot_tokens:
             parent = keys[-1] if keys else self.root

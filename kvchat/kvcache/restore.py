@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from kvchat.device.oom import is_out_of_memory
 from kvchat.kvcache.blocks import FP, Block, HotWindow, chain
@@ -97,7 +98,9 @@ class Loading:
         return all(self._has(i, group) for i, group in self._windows_at(depth))
 
     def _load(self, num_held: int) -> None:
-        plain = max(0, len(self._keys) - self._hot_tokens // BLOCK_TOKENS)
+        plain = self._pool.index.most_without_tail(
+            self._keys, self._usable, self._floor, self._hot_tokens
+        )
         while plain and not self._can_stop_at(plain):
             plain -= 1
         tail = self._best_tail()
@@ -111,8 +114,9 @@ class Loading:
         for group, geometry in enumerate(self._pool.geometries):
             if geometry.window is None:
                 wanted |= {(i, group) for i in range(depth)}
-        if self._load_blocks(sorted(wanted)) and tail is not None and with_tail:
-            self._load_tail(tail)
+        is_whole = self._load_blocks(sorted(wanted))
+        if tail is not None and with_tail:
+            self._load_tail(tail, only_check=not is_whole)
 
     def _best_tail(self) -> _Tail | None:
         best: _Tail | None = None
@@ -151,33 +155,41 @@ class Loading:
         return None
 
     def _load_blocks(self, wanted: list[tuple[int, int]]) -> bool:
-        """In the text's order, so that what was loaded serves wherever it ends. False: not all."""
+        """In the text's order, so that what was loaded serves wherever it ends. False: not all;
+        what comes after a block that is damaged is only checked, to find all such files at once.
+        """
         last: dict[int, Block] = {}
+        is_whole = True
         for i, group in wanted:
             held = self._held(i, group)
-            if held is None:
-                found = self._table.find(self._keys[i], group, self._floor)
-                held = self._load_block(i, group, *found, last.get(group)) if found else None
-            if held is None:
-                return False
-            last[group] = held
-        return True
+            found = (
+                None if held is not None else self._table.find(self._keys[i], group, self._floor)
+            )
+            data = self._read(group, *found) if found is not None else None
+            if is_whole and found is not None and data is not None:
+                held = self._take_in(i, group, *found, data, last.get(group))
+            is_whole = is_whole and held is not None
+            if held is not None:
+                last[group] = held
+        return is_whole
 
-    def _load_block(
-        self, i: int, group: int, name: str, stored: Stored, after: Block | None
-    ) -> Block | None:
+    def _read(self, group: int, name: str, stored: Stored) -> Tensor | None:
+        """A copy's bytes; None where its file is gone or damaged."""
         reader = self._reader(name)
-        if reader is None:
-            return None
         try:
-            data = reader.read(self._pool.geometries[group], stored)
+            return None if reader is None else reader.read(self._pool.geometries[group], stored)
         except Damaged:
             self.damaged.append(name)
             return None
-        assert tuple(reader.ids[stored.place]) == self._pieces[i], "equal names, other ids"
+
+    def _take_in(
+        self, i: int, group: int, name: str, stored: Stored, data: Tensor, after: Block | None
+    ) -> Block:
+        ids = self._readers[name].ids[stored.place]
+        assert tuple(ids) == self._pieces[i], "equal names, other ids"
         (block,) = self._pool.reserve(group, [stored.pair], after)
         try:
-            block.slab.memory[block.start : block.stop].copy_(data)
+            block.memory.copy_(data)
             block.over = stored.over
             parent = self._keys[i - 1] if i else self._pool.index.root
             self._pool.seal(block, self._keys[i], parent, self._pieces[i], i)
@@ -186,29 +198,26 @@ class Loading:
         self._count(name, stored, block.nbytes)
         return block
 
-    def _load_tail(self, tail: _Tail) -> None:
+    def _load_tail(self, tail: _Tail, *, only_check: bool) -> None:
         reader = self._reader(tail.file)
-        if reader is None:
+        copies = reader.header.copies if reader is not None else ()
+        read = [(one, self._read(one.group, tail.file, one)) for one in copies]
+        found = [(one, data) for one, data in read if data is not None]
+        if reader is None or only_check or len(found) < len(copies):
             return
         made: list[HotWindow] = []
         try:
-            for stored in reader.header.copies:
-                geometry = self._pool.geometries[stored.group]
-                data = reader.read(geometry, stored)
+            for stored, data in found:
                 made.append(self._pool.new_hot(stored.group, len(tail.token_ids)))
                 made[-1].tensor.view(-1).view(torch.uint8).copy_(data)
-        except BaseException as error:
+        except BaseException:
             for hot in made:
                 self._pool.free_hot(hot)
-            if not isinstance(error, Damaged):
-                raise
-            self.damaged.append(tail.file)
-            return
-        start = tail.depth * BLOCK_TOKENS
-        over = reader.header.copies[0].over
+            raise
+        start, over = tail.depth * BLOCK_TOKENS, copies[0].over
         parent = reader.header.parent
         self._pool.keep_tail(IdleTail(parent, start, tail.token_ids, tuple(made), over))
-        self._count(tail.file, reader.header.copies[0], sum(hot.nbytes for hot in made))
+        self._count(tail.file, copies[0], sum(hot.nbytes for hot in made))
 
     def _count(self, name: str, stored: Stored, num_bytes: int) -> None:
         self.num_bytes += num_bytes

@@ -10,16 +10,12 @@ Nothing here is needed for an answer: a disk that is full or fails costs a line 
 """
 
 import logging
-import queue
-import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from kvchat.kvcache.blocks import (
@@ -48,6 +44,7 @@ from kvchat.kvcache.kv_table import KVTable
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.restore import Loading
 from kvchat.kvcache.sequence import Sequence
+from kvchat.kvcache.writer import Writer
 from kvchat.memory.formats import BLOCK_TOKENS, FORMATS, FormatPair, lower_of
 
 logger = logging.getLogger(__name__)
@@ -73,9 +70,10 @@ class _Copied:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What becomes one file."""
+    """What becomes one file of a chat, if that has lost no turn since (`edition`)."""
 
     chat: str
+    edition: int
     parent: bytes
     depth: int
     keys: tuple[bytes, ...]
@@ -89,6 +87,7 @@ class _Text:
     """A text to be kept: `next`: the first of its blocks that was not looked at yet."""
 
     chat: str
+    edition: int
     keys: tuple[bytes, ...]
     token_ids: tuple[int, ...]
     sink_tokens: int
@@ -119,41 +118,6 @@ class Restored:
     formats: FormatPair
 
 
-class _Writer:
-    """A thread that does what it is given, one thing after the other. Starts with the first."""
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._failing = False
-
-    @property
-    def num_waiting(self) -> int:
-        return self._jobs.qsize()
-
-    def post(self, job: Callable[[], None]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="kvchat-disk", daemon=True)
-            self._thread.start()
-        self._jobs.put(job)
-
-    def close(self, timeout_s: float) -> None:
-        if self._thread is not None:
-            self._jobs.put(None)
-            self._thread.join(timeout_s)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                job()
-                self._failing = False
-            except (OSError, SafetensorError, MemoryError, RuntimeError) as error:
-                if not self._failing:  # a full disk is said once
-                    logger.warning("KV could not be written to disk: %s", error)
-                self._failing = True
-            del job  # it holds what it copied
-
-
 class DiskTier:
     """The files of one model. `keep`, `save`, `restore` and `close` belong to the thread that owns
     the pool; `forget` and the size to any.
@@ -171,7 +135,8 @@ class DiskTier:
         self._table = KVTable()
         self._going: set[tuple[bytes, int]] = set()
         self._texts: deque[_Text] = deque()
-        self._writer = _Writer()
+        self._asked: tuple[str, int] = ("", 0)
+        self._writer = Writer()
         for name in self._folder.open(self._model):
             self._look_at(name)
         self._num_bytes = self._folder.num_bytes()
@@ -200,9 +165,11 @@ class DiskTier:
         """Of all KV files, as of the newest change."""
         return self._num_bytes
 
-    def forget(self, chat: str) -> None:
-        """Removes the files that only this chat needs, and what is still to be written for it."""
-        self._table.remove(self._folder.forget(chat))
+    def forget(self, chat: str, *, goes_on: bool = False) -> None:
+        """Removes the files that only this chat needs, and what is still to be written for it.
+        `goes_on`: it lost a turn only; what is answered from now on is kept again.
+        """
+        self._table.remove(self._folder.forget(chat, goes_on=goes_on))
         self._num_bytes = self._folder.num_bytes()
 
     def close(self, timeout_s: float) -> None:
@@ -219,15 +186,16 @@ class DiskTier:
         """Notes a text to be saved, and copies its newest tokens."""
         if not self.quota_bytes:
             return
-        tail = self._tail_of(chat, sequence)
-        sinks = sequence.storing.sink_tokens
-        self._texts.append(
-            _Text(chat, tuple(sequence.keys), tuple(sequence.token_ids), sinks, tail)
-        )
+        asked, edition = self._asked
+        if asked != chat:
+            edition = self._folder.edition(chat)
+        tail = self._tail_of(chat, edition, sequence)
+        keys, ids = tuple(sequence.keys), tuple(sequence.token_ids)
+        self._texts.append(_Text(chat, edition, keys, ids, sequence.storing.sink_tokens, tail))
         while len(self._texts) > MOST_TEXTS:
             self._texts.popleft()
 
-    def _tail_of(self, chat: str, sequence: Sequence) -> _Piece | None:
+    def _tail_of(self, chat: str, edition: int, sequence: Sequence) -> _Piece | None:
         num, depth = sequence.num_hot, len(sequence.keys)
         if not num:
             return None
@@ -240,7 +208,7 @@ class DiskTier:
             data = hot.tensor.flatten().view(torch.uint8)
             copies.append(_Copied(0, group, FP, sequence.over, FP, data))
         key = chain_key(parent, ids)
-        return _Piece(chat, parent, depth, (key,), (ids,), tuple(copies), num)
+        return _Piece(chat, edition, parent, depth, (key,), (ids,), tuple(copies), num)
 
     @torch.inference_mode()
     def save(self) -> bool:
@@ -251,8 +219,9 @@ class DiskTier:
             return False
         if self._writer.num_waiting < MOST_PIECES:
             text = self._texts[0]
-            piece = self._next_piece(text)
-            if piece is not None:
+            if text.edition != self._folder.edition(text.chat):
+                self._texts.popleft()
+            elif (piece := self._next_piece(text)) is not None:
                 self._post(piece)
             else:
                 self._texts.popleft()
@@ -288,7 +257,7 @@ class DiskTier:
             if not copies:
                 first = text.next
             for block, wanted in found:
-                data = block.slab.memory[block.start : block.stop].to("cpu", copy=True)
+                data = block.memory.to("cpu", copy=True)
                 place = text.next - first
                 # As Pool.requantize has it: what is stored anew counts as made over what it was.
                 over = block.over if wanted == block.pair else lower_of(block.over, block.pair)
@@ -300,16 +269,19 @@ class DiskTier:
         stop = first + copies[-1].place + 1
         parent = text.keys[first - 1] if first else self._pool.index.root
         ids = tuple(text.piece_ids(i) for i in range(first, stop))
-        return _Piece(text.chat, parent, first, text.keys[first:stop], ids, tuple(copies))
+        keys = text.keys[first:stop]
+        return _Piece(text.chat, text.edition, parent, first, keys, ids, tuple(copies))
 
     def _missing(self, text: _Text, i: int) -> list[tuple[Block, FormatPair]] | None:
         """Copies of a name to be written, with the formats they get; None where the pool has
         dropped it, so that what follows is of no use.
         """
         found = []
+        key, find = text.keys[i], self._pool.index.find
         for group, geometry in enumerate(self._pool.geometries):
-            key = text.keys[i]
-            block = self._pool.index.find(key, group, text.piece_ids(i), LEAST)
+            ids, stored = text.piece_ids(i), geometry.served(self.formats)
+            # A better copy on the host serves before a lower one on the device.
+            block = find(key, group, ids, stored) or find(key, group, ids, LEAST)
             known = self._table.find(key, group, LEAST)
             if block is None:
                 if geometry.window is None and known is None:
@@ -317,7 +289,7 @@ class DiskTier:
                 continue
             wanted = block.pair
             if i * BLOCK_TOKENS >= text.sink_tokens:
-                wanted = lower_of(block.pair, geometry.served(self.formats))
+                wanted = lower_of(block.pair, stored)
             has = known is not None and lower_of(known[1].pair, known[1].over).at_least(
                 lower_of(wanted, block.over)
             )
@@ -342,8 +314,9 @@ class DiskTier:
         )
         if sum(packed.nbytes for packed in data.values()) > self.quota_bytes:
             return
+        chat = piece.chat, piece.edition
         if self._folder.write(
-            header.name, piece.chat, lambda path: write_file(path, header, piece.ids, data)
+            header.name, chat, lambda path: write_file(path, header, piece.ids, data)
         ):
             self._table.add(header)
         self._table.remove(self._folder.shrink(self.quota_bytes))
@@ -351,6 +324,8 @@ class DiskTier:
 
     def _finish(self, text: _Text) -> None:
         """All of the text is written: its chat needs these files, and no tail that it outgrew."""
+        if text.edition != self._folder.edition(text.chat):
+            return
         files = self._table.files_of(text.keys)
         outgrown = []
         for parent in (self._pool.index.root, *text.keys):
@@ -376,6 +351,7 @@ class DiskTier:
         """Brings into the pool what the disk has of a prompt beyond what the pool has, as far as
         its limit allows; None where that is nothing. Damaged files are removed (`removed`).
         """
+        self._asked = chat, self._folder.edition(chat)
         if not self.quota_bytes or not len(self._table):
             return None
         began = time.perf_counter()

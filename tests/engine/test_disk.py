@@ -214,12 +214,12 @@ def test_all_damaged_files_of_a_text_are_found_at_once(
     engine = open_on()
     longer = (*IDS, *first.ids, 5)
     _, took = answer(engine, longer)
-    assert took.count("drop_file") == len(damaged) == 3
+    assert took.count("drop_file") == len(damaged) > 2
     assert not any(file.exists() for file in damaged)
     engine.close()
     again, took = answer(open_on(), longer)
     assert took == ["restore"]
-    assert again.figures.reused_tokens == len(longer) - 1
+    assert again.figures.reused_tokens >= len(longer) - BLOCK_TOKENS
     assert again.ids == answer(open_on(quota=0), longer)[0].ids
 
 

@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from kvchat.errors import SettingsError
+from kvchat.settings_layers import layers_text, parse_layers
 from kvchat.settings_schema import RUNGS as RUNGS
 from kvchat.settings_schema import SCHEMA as SCHEMA
 from kvchat.settings_schema import Entry as Entry
@@ -48,13 +49,15 @@ def _converted(name: str, entry: Entry, value: object) -> object:
         case "size":
             return _size(value, wrong)
         case "choice":
-            if value not in entry.choices:
+            if value not in (*entry.choices, *entry.unlisted):
                 raise SettingsError(
                     "setting_choice", name=name, value=value, choices=", ".join(entry.choices)
                 )
             return value
         case "list":
             return _listed(name, entry, value, wrong)
+        case "layers":
+            return layers_text(parse_layers(value))
         case "text":
             if not isinstance(value, str):
                 raise wrong

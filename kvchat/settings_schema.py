@@ -11,14 +11,14 @@ from typing import Any, Literal
 from kvchat.units import GIB, MIB
 from kvchat.wording import LANGUAGES, Language
 
-Kind = Literal["int", "float", "size", "choice", "text", "bool", "list"]
+Kind = Literal["int", "float", "size", "choice", "text", "bool", "list", "layers"]
 Applies = Literal["next answer", "reload"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What one setting is, apart from its value. Sizes are bytes; `choices` serve `choice` and
-    `list`.
+    `list`, and `unlisted` are taken too but not offered on the screen.
 
     `optional` settings may be None, which is written `auto`.
     """
@@ -31,6 +31,7 @@ class Entry:
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()
+    unlisted: tuple[str, ...] = ()
     applies: Applies = "next answer"
     optional: bool = False
 
@@ -44,6 +45,11 @@ def _entry(default: object, **about: Any) -> Any:
 
 # Keys and values of the KV cache, the most exact first; one name stands for both.
 FORMAT_PAIRS = ("fp", "int8", "int6", "int8/int4", "int6/int4", "int5/int4", "int4", "int2", "fp8")
+# optimum-quanto's, for comparison: no kernel reads them.
+COMPARED = ("quanto4", "quanto2")
+FORMAT_NAMES = tuple(
+    dict.fromkeys(part for pair in (*FORMAT_PAIRS, *COMPARED) for part in pair.split("/"))
+)
 RUNGS = ("drop_idle", "shrink_chunk", "truncate_turns")
 
 
@@ -97,12 +103,15 @@ class Settings:
         kind="choice",
         group="memory",
         choices=FORMAT_PAIRS,
+        unlisted=COMPARED,
         label=("KV format", "KV 형식"),
         help=(
             "How keys/values of older tokens are stored. fp: as computed. Fewer bits hold longer "
-            "texts at some cost in quality; the newest tokens always stay as computed.",
+            "texts at some cost in quality; the newest tokens always stay as computed. For "
+            "comparison only, from the command line: quanto4, quanto2 (slow).",
             "오래된 토큰의 키/값을 저장하는 형식입니다. fp는 계산한 그대로입니다. 비트가 적을수록 "
-            "더 긴 글이 들어가지만 품질이 조금 떨어집니다. 최근 토큰은 항상 그대로 둡니다.",
+            "더 긴 글이 들어가지만 품질이 조금 떨어집니다. 최근 토큰은 항상 그대로 둡니다. "
+            "비교용으로 명령줄에서만: quanto4, quanto2(느림).",
         ),
     )
     floor_format: str = _entry(
@@ -110,10 +119,34 @@ class Settings:
         kind="choice",
         group="memory",
         choices=FORMAT_PAIRS,
+        unlisted=COMPARED,
         label=("Lowest KV format", "최저 KV 형식"),
         help=(
             "Stored text in fewer bits than this is read again instead of reused.",
             "이보다 적은 비트로 저장된 내용은 재사용하지 않고 다시 읽습니다.",
+        ),
+    )
+    layer_formats: str = _entry(
+        "",
+        kind="layers",
+        group="memory",
+        applies="reload",
+        label=("Lowest KV format of layers", "층별 최저 KV 형식"),
+        help=(
+            "Layers that are never stored in less, such as 0-1=int8, -1=fp/int8. Numbers count "
+            "from 0, below 0 from the end; of what the KV format says and this the better holds.",
+            "이보다 적은 비트로 저장하지 않을 층입니다. 예: 0-1=int8, -1=fp/int8. 번호는 0부터, "
+            "음수는 끝에서부터 셉니다. KV 형식과 비교해 더 정확한 쪽을 씁니다.",
+        ),
+    )
+    allow_unproven: bool = _entry(
+        False,
+        kind="bool",
+        group="memory",
+        label=("Allow formats that failed", "통과하지 못한 형식 허용"),
+        help=(
+            "Lets KV formats be chosen that did not pass `bench fidelity` on this model.",
+            "이 모델의 `bench fidelity`를 통과하지 못한 KV 형식도 고를 수 있게 합니다.",
         ),
     )
     sink_tokens: int = _entry(
@@ -176,6 +209,7 @@ class Settings:
         kind="choice",
         group="memory",
         choices=FORMAT_PAIRS,
+        unlisted=COMPARED,
         label=("KV format on disk", "디스크의 KV 형식"),
         help=(
             "How keys/values are stored on disk; what is held in fewer bits stays so.",

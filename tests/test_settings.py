@@ -18,6 +18,7 @@ WRONG = {
     "model": ("5", "'5' is not a text, which 'model' takes. "),
     "list_api_chats": ("1", "'1' is neither true nor false, which 'list_api_chats' takes. "),
     "ladder": ("7", "'7' is not a list of names, which 'ladder' takes. "),
+    "layer_formats": ("'0=int3'", "'0=int3' is not a list of layers and their KV formats. "),
     "dtype": ("'fp4'", "'fp4' is not a choice for 'dtype'. "),
     "seed": ("-1", "-1 is out of range for 'seed'. "),
     "unheard_of": ("1", "There is no setting named 'unheard_of'. "),

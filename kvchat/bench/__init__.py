@@ -38,7 +38,8 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         raise SettingsError("bench_unknown", name=unknown[0], known=", ".join(NAMES))
-    settings = changed(settings, {"memory_budget": None, "disk_quota": 0})
+    own = {"memory_budget": None, "disk_quota": 0, "allow_unproven": True}
+    settings = changed(settings, own)
     benches = _Benches(args, settings, data_dir, lang)
     for row in benches.rows(names):
         print(json.dumps(row, ensure_ascii=False) if args.json else told(row, lang), flush=True)
@@ -74,7 +75,8 @@ class _Benches:
             pairs = self._own(attention.DEFAULT_PAIRS)
             yield from attention.measured(self.engine, pairs, contexts)
         if "cache" in names:
-            yield from cache_bench.measured(self._own(cache_bench.DEFAULT_PAIRS))
+            pairs = self._own(cache_bench.DEFAULT_PAIRS)
+            yield from cache_bench.measured(pairs, layer_formats=self.settings.layer_formats)
         if "requantize" in names:
             yield from requantize.measured(self.engine, self._own(requantize.DEFAULT_PAIRS))
         if "fidelity" in names:
@@ -90,6 +92,7 @@ class _Benches:
         text = sample(self.text_file, loaded.name, self.lang)
         rows = list(fidelity.measured(self.engine, text, self.pairs or fidelity.DEFAULT_PAIRS))
         found = [fidelity.verdict_of(row) for row in rows]
-        keep_verdicts(self.data_dir, loaded.name, [one for one in found if one is not None])
+        kept = [one for one in found if one is not None]
+        keep_verdicts(self.data_dir, loaded.name, kept, self.settings.layer_formats)
         for row, verdict in zip(rows, found, strict=True):
             yield row | {"passed": None if verdict is None else verdict.passed}

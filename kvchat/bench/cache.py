@@ -5,6 +5,8 @@ which is what other programs' figures are given for; the memory is reserved and 
 waste is measured in a pool that lives through chats as people have them: several side by side,
 turns of the lengths of PagedAttention's ShareGPT workload (means 161 and 338 tokens), documents,
 blocks dropped or requantized near the limit. Loads no model.
+
+`layer_formats` holds for the tokens in a GiB, so that its price is seen.
 """
 
 import random
@@ -19,12 +21,12 @@ from kvchat.bench.readers import parse_pair
 from kvchat.kvcache.blocks import FP, Block, Geometry, geometries, shape_of
 from kvchat.kvcache.pool import Pool, PoolFull, Storing
 from kvchat.kvcache.sequence import Sequence as Text
-from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
+from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, layer_pairs
 from kvchat.models.catalog import catalog
 from kvchat.planner.plan import DROP_PARTS
 from kvchat.units import GIB
 
-DEFAULT_PAIRS = ("fp", "int8", "int6", "int6/int4", "int5/int4", "int4", "int2")
+DEFAULT_PAIRS = ("fp", "int8", "int6", "int6/int4", "int5/int4", "int4", "quanto4", "int2")
 MODEL = "Llama-3.1-8B-Instruct"
 # llama.cpp's cache types: bits of a value with its share of a group's scale.
 _LLAMA_CPP = {"f16": 16.0, "q8_0": 8.5, "q4_0": 4.5}
@@ -37,20 +39,25 @@ _LONGEST_CHAT, _LIMIT_TOKENS = 8192, 16384
 _OLD_AT_ONCE = 16
 
 
-def measured(names: Sequence[str], limit_bytes: int = GIB) -> Iterator[dict[str, Any]]:
-    """A row a pair, and one for each of llama.cpp's types; then the waste."""
+def measured(
+    names: Sequence[str], limit_bytes: int = GIB, layer_formats: str = ""
+) -> Iterator[dict[str, Any]]:
+    """A row a pair, and one for each of llama.cpp's types; then the waste. Raises SettingsError."""
     spec = spec_from_config(catalog()[MODEL].config, name=MODEL, dtype_bytes=2)
-    (geometry,) = geometries(spec, torch.float16)
+    least = layer_pairs(layer_formats, len(spec.layers))
+    groups = geometries(spec, torch.float16, least)
     pairs = [parse_pair(name) for name in names]
     for pair in pairs:
-        yield _row(str(pair), *filled(geometry, pair, limit_bytes), limit_bytes)
-    values = geometry.bytes_per_token // geometry.dtype.itemsize
+        row = _row(str(pair), *filled(groups, pair, limit_bytes), limit_bytes)
+        yield row | ({"layers": layer_formats} if layer_formats else {})
+    values = sum(one.bytes_per_token // one.dtype.itemsize for one in groups)
     for name, bits in _LLAMA_CPP.items():
         each = int(values * bits / 8)
         tokens = limit_bytes // each
         yield _row(f"llama.cpp {name}", tokens, tokens * each, limit_bytes)
     for pair in pairs:
-        yield waste(Chats(pair))
+        if pair.is_offered:
+            yield waste(Chats(pair))
     if FP in pairs:
         yield waste(Chats(FP, then=FormatPair.parse("int6/int4")))
 
@@ -66,16 +73,17 @@ def _row(name: str, tokens: int, held_bytes: int, limit_bytes: int) -> dict[str,
     }
 
 
-def filled(geometry: Geometry, pair: FormatPair, limit_bytes: int) -> tuple[int, int]:
-    """Tokens in a real pool when it says that it is full, and the bytes that it holds then."""
-    pool = Pool((geometry,), _CPU, b"bench", limit_bytes)
-    num_blocks, last = 0, None
+def filled(groups: tuple[Geometry, ...], pair: FormatPair, limit_bytes: int) -> tuple[int, int]:
+    """Tokens in a real pool when it says that it is full, and the bytes that their blocks take."""
+    pool = Pool(groups, _CPU, b"bench", limit_bytes)
+    pairs = [[geometry.served(pair)] for geometry in groups]
+    held: list[list[Block]] = []
     while True:
+        last = held[-1] if held else [None] * len(groups)
         try:
-            (last,) = pool.reserve(0, [pair], last)
+            held.append([pool.reserve(g, pairs[g], last[g])[0] for g in range(len(groups))])
         except PoolFull:
-            return num_blocks * BLOCK_TOKENS, pool.device_bytes
-        num_blocks += 1
+            return len(held) * BLOCK_TOKENS, sum(block.nbytes for row in held for block in row)
 
 
 class Chats:

@@ -20,7 +20,7 @@ from kvchat.errors import SettingsError
 from kvchat.kvcache.blocks import shape_of
 from kvchat.kvcache.pool import Pool, Storing
 from kvchat.kvcache.quantize import rotation
-from kvchat.memory.formats import FORMATS, FormatPair
+from kvchat.memory.formats import KNOWN, FormatPair
 
 CHUNK_TOKENS = 64
 _GROUP = 32
@@ -158,6 +158,6 @@ def make_reader(engine: Engine, name: str) -> Reader:
 
 def parse_pair(name: str) -> FormatPair:
     names = [part.strip() for part in name.split("/")]
-    if len(names) > 2 or not all(part in FORMATS for part in names):
-        raise SettingsError("bench_pair", name=name, known=", ".join((*FORMATS, *PEERS)))
+    if len(names) > 2 or not all(part in KNOWN for part in names):
+        raise SettingsError("bench_pair", name=name, known=", ".join((*KNOWN, *PEERS)))
     return FormatPair.parse(name)

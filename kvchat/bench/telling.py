@@ -12,7 +12,9 @@ def told(row: dict[str, Any], lang: Language) -> str:
         case "fidelity":
             return " ".join((say("bench.fidelity", lang, **row), *_judged(row, lang)))
         case "cache":
-            return say("bench.cache", lang, **row, size=format_size(row["limit_bytes"]))
+            pair = f"{row['pair']} ({row['layers']})" if "layers" in row else row["pair"]
+            size = format_size(row["limit_bytes"])
+            return say("bench.cache", lang, **row | {"pair": pair}, size=size)
         case "attention":
             rates = {
                 name: format_size(int(row[name]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,13 @@ from kvchat.engine.limits import limits_for
 from kvchat.engine.worker import Worker
 from kvchat.errors import RequestError
 from kvchat.kvcache.disk import KV_FOLDER, KVFolder
+from kvchat.models.verdicts import (
+    FORMAT_SETTINGS,
+    Verdict,
+    model_name,
+    refuse_failed,
+    verdicts,
+)
 from kvchat.settings import SCHEMA, Settings, changed
 from kvchat.store.records import Message
 from kvchat.store.store import Store
@@ -37,6 +45,7 @@ class Conversations:
 
     def __init__(self, settings: Settings, data_dir: Path) -> None:
         self.settings = settings
+        self._data_dir, self._started_with = data_dir, settings
         self._store = Store(data_dir)
         self._shelf = Shelf(self._store, data_dir / "documents")
         self._saved = SavedSettings(data_dir / "settings.toml")
@@ -244,6 +253,18 @@ class Conversations:
 
     # --- settings ---------------------------------------------------------------------------------
 
+    def verdicts(self) -> dict[str, Verdict]:
+        """What the model that runs here was measured with, by pair of KV formats."""
+        running = self._started_with
+        return verdicts(self._data_dir, model_name(running), running.layer_formats)
+
+    def _refuse_failed(self, settings: Settings, changes: Mapping[str, object]) -> None:
+        """Formats hold at once, and so for the model that runs now."""
+        running = self._started_with
+        settings = replace(settings, model=running.model, layer_formats=running.layer_formats)
+        names = FORMAT_SETTINGS if "allow_unproven" in changes else changes
+        refuse_failed(settings, self._data_dir, names)
+
     def apply(self, changes: Mapping[str, object]) -> list[str]:
         """Changes settings and keeps them for the next start; returns those that need a reload.
 
@@ -252,6 +273,7 @@ class Conversations:
         """
         with self._settings_lock:
             before, settings = self.settings, changed(self.settings, changes)
+            self._refuse_failed(settings, changes)
             self._saved.keep(settings, changes)
             self.settings = settings
             if self._engine is not None:

@@ -1,10 +1,10 @@
 """The settings that a person changed on the screen, kept in a file that a person can read."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from kvchat.errors import StoreError
+from kvchat.files import replace_file
 from kvchat.settings import Settings, changed, read_file, to_toml
 
 
@@ -18,10 +18,7 @@ class SavedSettings:
         """Adds the changes to what is kept; flags of this start are not kept. Raises StoreError."""
         kept = dict(read_file(self._path)) if self._path.is_file() else {}
         kept |= {name: getattr(now, name) for name in changes}
-        text = to_toml(changed(Settings(), kept))
-        part = self._path.with_suffix(".part")
         try:
-            part.write_text(text, encoding="utf-8")
-            os.replace(part, self._path)
+            replace_file(self._path, to_toml(changed(Settings(), kept)))
         except OSError as error:
             raise StoreError("settings_not_kept", why=error.strerror) from None

@@ -15,7 +15,7 @@ from kvchat.cli_plan.outlook import Outlook, room_here
 from kvchat.cli_plan.telling import as_json, as_text
 from kvchat.errors import SettingsError
 from kvchat.memory.footprint import Holding, footprint_of
-from kvchat.memory.formats import FORMATS
+from kvchat.memory.formats import FORMATS, KNOWN, layer_pairs
 from kvchat.memory.pairs import markdown_table, pair_rows, pairs
 from kvchat.settings import Settings
 from kvchat.wording import Language
@@ -41,6 +41,8 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
         args.value_format or "fp",
         DTYPE_BYTES[planned.dtype],
         torch.device(room.device).type,
+        settings.sink_tokens,
+        layer_pairs(settings.layer_formats, len(planned.spec.layers)),
     )
     wanted = pairs(args.key_format, args.value_format)
     outlook = Outlook(
@@ -50,6 +52,7 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
         holding,
         footprint_of(planned.spec, num_tokens, holding),
         tuple(pair_rows(planned.spec, num_tokens, room.usable_bytes, holding, wanted)),
+        settings.layer_formats,
     )
     if args.json:
         print(json.dumps(as_json(outlook), ensure_ascii=False))
@@ -62,5 +65,5 @@ def _check(args: argparse.Namespace) -> None:
     if args.context is not None and not 1 <= args.context <= MOST_TOKENS:
         raise SettingsError("plan_context", value=args.context, most=f"{MOST_TOKENS:,}")
     for name in (args.key_format, args.value_format):
-        if name is not None and name not in FORMATS:
+        if name is not None and name not in KNOWN:
             raise SettingsError("plan_format", name=name, known=", ".join(FORMATS))

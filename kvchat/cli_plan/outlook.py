@@ -29,6 +29,7 @@ class Outlook:
     holding: Holding
     expected: Footprint
     rows: tuple[PairRow, ...]
+    layer_formats: str = ""
 
     @property
     def short_by_bytes(self) -> int:

@@ -25,6 +25,8 @@ def as_json(outlook: Outlook) -> dict[str, Any]:
         "beyond_model": outlook.num_tokens > spec.max_positions,
         "layers": layer_groups(spec),
         "prefill_chunk": outlook.holding.chunk_tokens,
+        "layer_formats": outlook.layer_formats,
+        "sink_tokens": outlook.holding.sink_tokens,
         "formats": [outlook.holding.key_format, outlook.holding.value_format],
         "footprint": asdict(outlook.expected) | {"total": outlook.expected.total},
         "room": asdict(outlook.room),
@@ -58,6 +60,8 @@ def as_text(outlook: Outlook, lang: Language) -> Iterator[str]:
     yield say(
         "plan.text", lang, tokens=f"{outlook.num_tokens:,}", chunk=chunk, format=_pair(outlook)
     )
+    if outlook.layer_formats:
+        yield say("plan.layer_formats", lang, layers=outlook.layer_formats)
     yield from _items(outlook, lang)
     yield _verdict(outlook, lang)
     yield ""

@@ -7,7 +7,7 @@ values are bytes as kvcache/quantize.py packs them. Knows no sequence and no pre
 decides which block is used for what.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -23,7 +23,14 @@ from kvchat.kvcache.quantize import (
     quantize_keys,
     quantize_values,
 )
-from kvchat.memory.formats import BLOCK_TOKENS, FORMATS, FormatPair, KVFormat, part_bytes
+from kvchat.memory.formats import (
+    BLOCK_TOKENS,
+    FORMATS,
+    FormatPair,
+    KVFormat,
+    part_bytes,
+    stored_pair,
+)
 
 FP = FormatPair(FORMATS["fp"], FORMATS["fp"])
 Tier = Literal["device", "host"]
@@ -31,7 +38,9 @@ Tier = Literal["device", "host"]
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What the layers of one group have in common. `layers` are the model's layer numbers."""
+    """What the layers of one group have in common. `layers` are the model's layer numbers; `least`:
+    the lowest pair that they are ever stored in, None where the text's own formats hold.
+    """
 
     layers: tuple[int, ...]
     num_kv_heads: int
@@ -39,6 +48,7 @@ class Geometry:
     value_dim: int
     window: int | None
     dtype: torch.dtype
+    least: FormatPair | None = None
 
     @property
     def bytes_per_token(self) -> int:
@@ -56,10 +66,8 @@ class Geometry:
         return num_tokens * (self.key_dim + self.value_dim) * self.dtype.itemsize
 
     def served(self, pair: FormatPair) -> FormatPair:
-        """The pair, with `fp` where vectors of this size cannot be stored otherwise."""
-        key = pair.key if pair.key.serves(self.key_dim) else FP.key
-        value = pair.value if pair.value.serves(self.value_dim) else FP.value
-        return FormatPair(key, value)
+        """What is stored where the pair is asked for: see `memory.formats.stored_pair`."""
+        return stored_pair(pair, self.key_dim, self.value_dim, self.least)
 
     def first_visible(self, position: int) -> int:
         """The first position that a query at `position` attends to."""
@@ -95,8 +103,12 @@ def shape_of(geometry: Geometry, pair: FormatPair) -> Shape:
     return Shape(key, head, layer, layer * len(geometry.layers))
 
 
-def geometries(spec: ModelSpec, dtype: torch.dtype) -> tuple[Geometry, ...]:
+def geometries(
+    spec: ModelSpec, dtype: torch.dtype, least: Mapping[int, FormatPair] | None = None
+) -> tuple[Geometry, ...]:
     """One geometry for each group of paged layers: full and sliding attention with KV of their own.
+    `least`: by layer the lowest pair that it is stored in; layers that differ in it are groups
+    apart.
 
     The rest stays in the library's own cache layers: latent and recurrent ones, and those whose
     keys and values other layers read as well, since the library hands these on as whole tensors.
@@ -104,14 +116,16 @@ def geometries(spec: ModelSpec, dtype: torch.dtype) -> tuple[Geometry, ...]:
     lent = {layer.shares_with for layer in spec.layers}
     found = []
     for group in spec.groups():
-        layers = tuple(i for i in group if i not in lent)
         layer = spec.layers[group[0]]
-        if layers and layer.kind in ("full", "sliding"):
-            found.append(
-                Geometry(
-                    layers, layer.num_kv_heads, layer.key_dim, layer.value_dim, layer.window, dtype
-                )
-            )
+        if layer.kind not in ("full", "sliding"):
+            continue
+        heads = layer.num_kv_heads, layer.key_dim, layer.value_dim
+        by_least: dict[FormatPair | None, list[int]] = {}
+        for i in group:
+            if i not in lent:
+                by_least.setdefault((least or {}).get(i), []).append(i)
+        for pair, layers in by_least.items():
+            found.append(Geometry(tuple(layers), *heads, layer.window, dtype, pair))
     return tuple(found)
 
 

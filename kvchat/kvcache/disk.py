@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from kvchat.files import PART, replace_file
+
 SUFFIX = ".safetensors"
-PART = ".part"
 KV_FOLDER = "kv"  # in the data folder
 CHATS = "chats.json"
 
@@ -158,12 +159,7 @@ class KVFolder:
             return {}
 
     def _keep(self, chats: dict[str, list[str]]) -> None:
-        part = self.path / f"{CHATS}{PART}"
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(chats, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self.path / CHATS)
+        replace_file(self.path / CHATS, json.dumps(chats))
 
 
 def _unlink(path: Path) -> None:

@@ -112,9 +112,12 @@ def _stored(row: dict[str, Any]) -> Stored:
 
 
 def model_name(root: bytes, geometries: Iterable[Geometry]) -> str:
-    """The folder of a model's files: a hash of what its KV depends on and of its layout."""
+    """The folder of a model's files: a hash of what its KV depends on and of its layout. With other
+    lowest formats of layers it is another: what was stored below them is not found.
+    """
     layout = [
         (g.layers, g.num_kv_heads, g.key_dim, g.value_dim, g.window, str(g.dtype))
+        + (() if g.least is None else (str(g.least),))
         for g in geometries
     ]
     return blake2b(root + repr((VERSION, layout)).encode(), digest_size=16).hexdigest()

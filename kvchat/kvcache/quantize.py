@@ -13,6 +13,9 @@ A part, the keys or values of 64 tokens of one head, is its planes, then 64 scal
 8/w values, n·w/8 apart, the first in the lowest bits: of n = 64 tokens for keys, whose planes are
 [D, 64], of n = D dimensions for values, whose planes are [64, D].
 
+The formats of optimum-quanto (see quanto.py) are not rotated: after the planes come the scales, and
+then the shifts, of groups of values, in the dtype of what is stored.
+
 Knows no block, pool or layer: any leading dimensions are so many parts.
 """
 
@@ -23,6 +26,7 @@ import torch
 from torch import Tensor
 
 from kvchat.errors import ModelError
+from kvchat.kvcache import quanto
 from kvchat.memory.formats import BLOCK_TOKENS, KVFormat, part_bytes
 
 _SCALES_BYTES = 2 * BLOCK_TOKENS
@@ -66,7 +70,8 @@ def quantize_keys(x: Tensor, fmt: KVFormat, out: Tensor | None = None) -> Tensor
     side in the last dimension and at multiples of 4 in memory. `fp` stores the bytes of x as they
     are. In the other formats a vector with NaN or infinity in it, or one too large to be rotated in
     fp32, is stored as zeros, and no other is touched by it; |x'| beyond 65504, the largest fp16,
-    saturates there. Raises ModelError where the format does not serve D.
+    saturates there. Not so with groups: what the library makes of those is stored. Raises
+    ModelError where the format does not serve D.
     """
     return _quantize(x, fmt, out, _TOKENS)
 
@@ -79,7 +84,8 @@ def quantize_values(x: Tensor, fmt: KVFormat, out: Tensor | None = None) -> Tens
 def dequantize_keys(packed: Tensor, fmt: KVFormat, dim: int, dtype: torch.dtype) -> Tensor:
     """Keys as near as the format kept them: uint8 [..., part_bytes] -> [..., 64, dim].
 
-    `dtype` of `fp` is the one that was stored, and the result a view of `packed`.
+    `dtype` of `fp` is the one that was stored, and the result a view of `packed`; of formats with
+    groups it is the one that was stored, too.
     """
     return _dequantize(packed, fmt, dim, dtype, _TOKENS)
 
@@ -91,7 +97,7 @@ def dequantize_values(packed: Tensor, fmt: KVFormat, dim: int, dtype: torch.dtyp
 
 def unpack_keys(packed: Tensor, fmt: KVFormat, dim: int) -> tuple[Tensor, Tensor]:
     """What a kernel reads of keys, still rotated: value / s in fp32 [..., 64, dim], within -1 and
-    1, and s in fp32 [..., 64]. Not for `fp`, which has no codes.
+    1, and s in fp32 [..., 64]. Not for `fp`, which has no codes, nor for formats with groups.
     """
     return _unpack(packed, fmt, dim, _TOKENS)
 
@@ -113,11 +119,22 @@ def _quantize(x: Tensor, fmt: KVFormat, out: Tensor | None, axis: int) -> Tensor
     if fmt.bits is None:
         out.view(x.dtype).unflatten(-1, x.shape[-2:]).copy_(x)
         return out
+    if fmt.group is not None:
+        return _quantize_groups(x, fmt, fmt.group, out, axis)
     rotated = x.float() @ rotation(dim, x.device, torch.float32)
     scales = _scales(rotated)
     out[..., -_SCALES_BYTES:].view(torch.float16).copy_(scales)
     codes = _codes(rotated, scales.float().unsqueeze(-1), fmt)
     _pack(codes, fmt, out, axis)
+    return out
+
+
+def _quantize_groups(x: Tensor, fmt: KVFormat, group: int, out: Tensor, axis: int) -> Tensor:
+    assert fmt.bits is not None
+    codes, scales, shifts = quanto.quantize(x.reshape(-1, *x.shape[-2:]), fmt.bits, group)
+    _pack(codes.view(x.shape), fmt, out, axis)
+    rest = out[..., BLOCK_TOKENS * x.shape[-1] * fmt.bits // 8 :].view(x.dtype)
+    rest.copy_(torch.cat([scales, shifts], dim=-1).view(rest.shape))
     return out
 
 
@@ -179,14 +196,21 @@ def _pack(codes: Tensor, fmt: KVFormat, out: Tensor, axis: int) -> None:
 
 
 def _unpack(packed: Tensor, fmt: KVFormat, dim: int, axis: int) -> tuple[Tensor, Tensor]:
+    assert fmt.group is None
+    codes = _unpacked(packed, fmt, dim, axis)
+    scales = packed[..., -_SCALES_BYTES:].view(torch.float16).float()
+    return _normalised(codes, fmt), scales
+
+
+def _unpacked(packed: Tensor, fmt: KVFormat, dim: int, axis: int) -> Tensor:
+    """The codes, uint8 [..., 64, dim]."""
     codes: Tensor | None = None
     for plane, bits in zip(_planes(packed, fmt, dim, axis), fmt.planes, strict=True):
         pieces = [plane >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
         part = torch.cat(pieces, axis)
         codes = part if codes is None else codes << bits | part
     assert codes is not None
-    scales = packed[..., -_SCALES_BYTES:].view(torch.float16).float()
-    return _normalised(codes, fmt), scales
+    return codes
 
 
 def _normalised(codes: Tensor, fmt: KVFormat) -> Tensor:
@@ -203,7 +227,21 @@ def _dequantize(packed: Tensor, fmt: KVFormat, dim: int, dtype: torch.dtype, axi
     if fmt.bits is None:
         stored: Tensor = packed.view(dtype).unflatten(-1, (BLOCK_TOKENS, dim))
         return stored
+    if fmt.group is not None:
+        return _dequantize_groups(packed, fmt, fmt.group, dim, dtype, axis)
     values, scales = _unpack(packed, fmt, dim, axis)
     values.mul_(scales.unsqueeze(-1))
     found: Tensor = values @ rotation(dim, packed.device, torch.float32)
     return found.to(dtype)
+
+
+def _dequantize_groups(
+    packed: Tensor, fmt: KVFormat, group: int, dim: int, dtype: torch.dtype, axis: int
+) -> Tensor:
+    assert fmt.bits is not None
+    codes = _unpacked(packed, fmt, dim, axis)
+    rest = packed[..., BLOCK_TOKENS * dim * fmt.bits // 8 :].view(dtype)
+    scales, shifts = rest.reshape(-1, rest.shape[-1]).chunk(2, dim=-1)
+    shape = codes.shape
+    found = quanto.dequantize(codes.reshape(-1, *shape[-2:]), scales, shifts, fmt.bits, group)
+    return found.view(shape)

@@ -6,14 +6,14 @@ activations are an upper estimate that the tests hold between one and two times 
 really keeps alive.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import ceil
 
 from kvchat.arch.spec import LayerSpec, ModelSpec
 from kvchat.memory.activations import activation_bytes as activation_bytes
 from kvchat.memory.formats import BLOCK_TOKENS as BLOCK_TOKENS
-from kvchat.memory.formats import FORMATS, FormatPair, vector_bytes
+from kvchat.memory.formats import KNOWN, FormatPair, stored_pair, vector_bytes
 from kvchat.units import format_size
 from kvchat.wording import Language, say
 
@@ -85,49 +85,62 @@ def block_bytes(spec: ModelSpec, group: tuple[int, ...], dtype_bytes: int) -> in
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """How a text is read and kept: the chunk, the formats of its blocks, the dtype, the device."""
+    """How a text is read and kept: the chunk, the formats of its blocks, the dtype, the device.
+
+    `sink_tokens`: the first ones, whose blocks stay as computed. `least`: layers by number, and the
+    lowest pair that each is stored in.
+    """
 
     chunk_tokens: int = 512
     key_format: str = "fp"
     value_format: str = "fp"
     dtype_bytes: int = 2
     device_type: str = "cuda"
+    sink_tokens: int = 0
+    least: Mapping[int, FormatPair] = field(default_factory=dict)
 
     @property
     def formats(self) -> FormatPair:
-        return FormatPair(FORMATS[self.key_format], FORMATS[self.value_format])
+        return FormatPair(KNOWN[self.key_format], KNOWN[self.value_format])
 
     @property
     def hot_tokens(self) -> int:
         """The newest tokens, kept as computed: 64 + R."""
         return BLOCK_TOKENS + self.formats.hot_tokens
 
-    def token_bytes(self, layer: LayerSpec) -> int:
-        """One token of one layer, as its blocks store it."""
-        formats = self.formats
-        key = vector_bytes(layer.key_dim, formats.key, self.dtype_bytes)
-        value = vector_bytes(layer.value_dim, formats.value, self.dtype_bytes)
+    def token_bytes(self, layer: LayerSpec, number: int) -> int:
+        """One token of one layer, the model's `number`-th, as its blocks store it."""
+        least = self.least.get(number)
+        pair = stored_pair(self.formats, layer.key_dim, layer.value_dim, least)
+        key = vector_bytes(layer.key_dim, pair.key, self.dtype_bytes)
+        value = vector_bytes(layer.value_dim, pair.value, self.dtype_bytes)
         return layer.num_kv_heads * (key + value)
 
+    def block_bytes(self, layer: LayerSpec, number: int, num_blocks: int) -> int:
+        """So many blocks of one layer, those of the text's first tokens as computed."""
+        plain = min(num_blocks, ceil(self.sink_tokens / BLOCK_TOKENS))
+        stored = (num_blocks - plain) * self.token_bytes(layer, number)
+        return BLOCK_TOKENS * (plain * layer.values_per_token * self.dtype_bytes + stored)
 
-def paged_layers(spec: ModelSpec) -> tuple[LayerSpec, ...]:
-    """Layers whose KV lies in blocks. Latent and recurrent ones and those whose KV other layers
-    read as well stay the library's own: always as computed, whatever the formats.
+
+def paged_layers(spec: ModelSpec) -> dict[int, LayerSpec]:
+    """By number the layers whose KV lies in blocks. Latent and recurrent ones and those whose KV
+    other layers read as well stay the library's own: always as computed, whatever the formats.
     """
     lent = {layer.shares_with for layer in spec.layers}
-    return tuple(
-        layer
+    return {
+        i: layer
         for i, layer in enumerate(spec.layers)
         if layer.kind in ("full", "sliding") and layer.values_per_token and i not in lent
-    )
+    }
 
 
-def tokens_in_blocks(layer: LayerSpec, num_tokens: int, chunk_tokens: int) -> int:
-    """Tokens in whole blocks of 64: all, or those of ceil((window + chunk) / 64) + 1 blocks."""
+def blocks_held(layer: LayerSpec, num_tokens: int, chunk_tokens: int) -> int:
+    """Whole blocks of 64 tokens: all, or ceil((window + chunk) / 64) + 1."""
     num_blocks = max(0, num_tokens) // BLOCK_TOKENS
     if layer.window is not None:
         num_blocks = min(num_blocks, -(-(layer.window + chunk_tokens) // BLOCK_TOKENS) + 1)
-    return num_blocks * BLOCK_TOKENS
+    return num_blocks
 
 
 def footprint_of(
@@ -144,16 +157,17 @@ def footprint_of(
     chunk = min(holding.chunk_tokens, max(1, num_tokens))
     paged = paged_layers(spec)
     in_blocks = sum(
-        tokens_in_blocks(layer, num_tokens - holding.formats.hot_tokens, chunk)
-        * holding.token_bytes(layer)
-        for layer in paged
+        holding.block_bytes(
+            layer, i, blocks_held(layer, num_tokens - holding.formats.hot_tokens, chunk)
+        )
+        for i, layer in paged.items()
     )
     bits = holding.dtype_bytes * 8
     own = kv_bytes(spec, num_tokens, bits, bits) - sum(
         layer.tokens_held(num_tokens) * layer.values_per_token * holding.dtype_bytes
-        for layer in paged
+        for layer in paged.values()
     )
-    per_token = sum(layer.values_per_token for layer in paged) * holding.dtype_bytes
+    per_token = sum(layer.values_per_token for layer in paged.values()) * holding.dtype_bytes
     return Footprint(
         weights=spec.weight_bytes,
         kv_device=in_blocks + 2 * (own + sum(layer.recurrent_bytes for layer in spec.layers)),

@@ -2,7 +2,8 @@
 
 Arithmetic on numbers alone: knows no tensor, no model and no block. The formats are those of
 DESIGN.md §12: a rotated vector, one fp16 scale for each token and head (QuaRot's rotation, KIVI's
-idea that keys and values want different bits).
+idea that keys and values want different bits). Beside them stand those of optimum-quanto, which are
+stored and read like any other, for comparison.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from math import ceil
 from typing import Self
 
 from kvchat.errors import SettingsError
+from kvchat.settings_layers import parse_layers
 
 BLOCK_TOKENS = 64
 
@@ -20,20 +22,29 @@ class KVFormat:
     """One way to store a vector.
 
     `planes`: the bits of each part that a code is split into, the high bits first. `bits` is None
-    for `fp`, which stores values as computed: 16 or 32 bits, by the dtype.
+    for `fp`, which stores values as computed: 16 or 32 bits, by the dtype. `group`: so many values
+    that follow each other share a scale and a shift in the dtype, and nothing is rotated
+    (optimum-quanto); None: a vector has one scale.
     """
 
     name: str
     bits: int | None
     planes: tuple[int, ...]
     scale_bytes: int = 2
+    group: int | None = None
 
     def __str__(self) -> str:
         return self.name
 
     def serves(self, dim: int) -> bool:
-        """Whether vectors of this size can be stored: whole bytes in every plane."""
-        return self.bits is None or dim % 8 == 0
+        """Whether vectors of this size can be stored: whole bytes in every plane, and of scales."""
+        return self.bits is None or dim % (8 if self.group is None else 16) == 0
+
+    def scales_bytes(self, dim: int, dtype_bytes: int) -> int:
+        """A vector's scale, or its share of those of its groups."""
+        if self.group is None:
+            return self.scale_bytes
+        return dim * 2 * dtype_bytes // self.group
 
 
 # The most exact first, by the divergence measured from the uncompressed run (DESIGN.md §12): fp8
@@ -50,17 +61,33 @@ FORMATS: Mapping[str, KVFormat] = {
         KVFormat("int2", 2, (2,)),
     )
 }
-_LOSS = {name: place for place, name in enumerate(FORMATS)}
+# optimum-quanto's of the library's quantized cache: no kernel reads them, and nothing offers them.
+QUANTO: Mapping[str, KVFormat] = {
+    one.name: one
+    for one in (
+        KVFormat("quanto4", 4, (4,), group=64),
+        KVFormat("quanto2", 2, (2,), group=64),
+    )
+}
+KNOWN: Mapping[str, KVFormat] = {**FORMATS, **QUANTO}
+_LOSS = {
+    name: place
+    for place, name in enumerate(
+        ("fp", "int8", "int6", "fp8", "int5", "int4", "quanto4", "int2", "quanto2")
+    )
+}
 
 
 def vector_bytes(dim: int, fmt: KVFormat, dtype_bytes: int) -> int:
-    """One token's key or value of one head: dim * bits / 8 in whole bytes, and its scale."""
+    """One token's key or value of one head: dim * bits / 8 in whole bytes, and its scales."""
     bits = dtype_bytes * 8 if fmt.bits is None else fmt.bits
-    return ceil(dim * bits / 8) + fmt.scale_bytes
+    return ceil(dim * bits / 8) + fmt.scales_bytes(dim, dtype_bytes)
 
 
 def part_bytes(dim: int, fmt: KVFormat, dtype_bytes: int) -> int:
-    """The keys, or the values, of one block's 64 tokens of one head: 64 * dim * bits / 8 + 128."""
+    """The keys, or the values, of one block's 64 tokens of one head: 64 * dim * bits / 8 + 128;
+    in groups of 64 values 64 * dim * bits / 8 + dim * 2 * bytes of a value.
+    """
     return BLOCK_TOKENS * vector_bytes(dim, fmt, dtype_bytes)
 
 
@@ -75,12 +102,17 @@ class FormatPair:
     def parse(cls, text: str) -> Self:
         """From `int6/int4`; one name alone stands for both. Raises SettingsError."""
         names = [name.strip() for name in text.split("/")]
-        if len(names) > 2 or not all(name in FORMATS for name in names):
+        if len(names) > 2 or not all(name in KNOWN for name in names):
             raise SettingsError("kv_format", text=text, known=", ".join(FORMATS))
-        return cls(FORMATS[names[0]], FORMATS[names[-1]])
+        return cls(KNOWN[names[0]], KNOWN[names[-1]])
 
     def __str__(self) -> str:
         return f"{self.key}/{self.value}"
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether it is for use, not for comparison only."""
+        return {self.key.name, self.value.name} <= FORMATS.keys()
 
     def at_least(self, other: "FormatPair") -> bool:
         """Whether both keys and values are as exact as the other's, or more."""
@@ -95,6 +127,30 @@ class FormatPair:
         return {"fp": 0, "int8": 64}.get(least, 256)
 
 
+def stored_pair(
+    wanted: FormatPair, key_dim: int, value_dim: int, least: FormatPair | None = None
+) -> FormatPair:
+    """What vectors of these sizes are stored in where `wanted` is asked for: not below `least`,
+    keys and values apart, and `fp` where they cannot be stored otherwise.
+    """
+    key, value = wanted.key, wanted.value
+    if least is not None:
+        key, value = _better(key, least.key), _better(value, least.value)
+    fp = FORMATS["fp"]
+    return FormatPair(key if key.serves(key_dim) else fp, value if value.serves(value_dim) else fp)
+
+
+def layer_pairs(text: str, num_layers: int) -> dict[int, FormatPair]:
+    """The setting `layer_formats` for a model: its layers and the lowest pairs that they are ever
+    stored in. Raises SettingsError.
+    """
+    return {
+        number: FormatPair(KNOWN[one.key], KNOWN[one.value])
+        for one in parse_layers(text)
+        for number in one.numbers(num_layers)
+    }
+
+
 def lower_of(one: FormatPair, other: FormatPair) -> FormatPair:
     """The less exact of both for keys, and the less exact of both for values."""
     return FormatPair(_lower(one.key, other.key), _lower(one.value, other.value))
@@ -102,3 +158,7 @@ def lower_of(one: FormatPair, other: FormatPair) -> FormatPair:
 
 def _lower(one: KVFormat, other: KVFormat) -> KVFormat:
     return max(one, other, key=lambda fmt: _LOSS[fmt.name])
+
+
+def _better(one: KVFormat, other: KVFormat) -> KVFormat:
+    return min(one, other, key=lambda fmt: _LOSS[fmt.name])

@@ -30,7 +30,7 @@ class PairRow:
 
 
 def pairs(key_format: str | None = None, value_format: str | None = None) -> list[tuple[str, str]]:
-    """Every pair of formats, the most exact first; only those asked for."""
+    """Every pair of formats, the most exact first; only those asked for, which may be others."""
     keys = tuple(FORMATS) if key_format is None else (key_format,)
     values = tuple(FORMATS) if value_format is None else (value_format,)
     return [(key, value) for key in keys for value in values]
@@ -67,8 +67,8 @@ def token_bytes(spec: ModelSpec, holding: Holding) -> int:
     paged = paged_layers(spec)
     bits = holding.dtype_bytes * 8
     whole = kv_bytes(spec, 1, bits, bits)
-    in_blocks = sum(layer.values_per_token for layer in paged) * holding.dtype_bytes
-    return whole - in_blocks + sum(holding.token_bytes(layer) for layer in paged)
+    in_blocks = sum(layer.values_per_token for layer in paged.values()) * holding.dtype_bytes
+    return whole - in_blocks + sum(holding.token_bytes(layer, i) for i, layer in paged.items())
 
 
 def markdown_table(
@@ -91,7 +91,8 @@ def _kv(spec: ModelSpec, num_tokens: int, bits: int, kv_format: str | None) -> i
         return kv_bytes(spec, num_tokens, bits, bits)
     holding = Holding(key_format=kv_format, value_format=kv_format)
     return sum(
-        layer.tokens_held(num_tokens) * holding.token_bytes(layer) for layer in paged_layers(spec)
+        layer.tokens_held(num_tokens) * holding.token_bytes(layer, i)
+        for i, layer in paged_layers(spec).items()
     )
 
 

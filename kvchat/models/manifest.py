@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kvchat.files import replace_file
+
 _NAME = "manifest.json"
 _VERSION = 1  # of what the conversion writes: another one makes the folder again
 
@@ -29,10 +31,10 @@ def write_manifest(folder: Path, source_sha256: str) -> None:
     """Hashes what was written, and puts it on the disk for good: a crash leaves no torn folder."""
     files = {file.name: _about(file) for file in sorted(folder.iterdir())}
     made = {"version": _VERSION, "source_sha256": source_sha256, "files": files}
-    (folder / _NAME).write_text(json.dumps(made, indent=1), encoding="utf-8")
     for file in folder.iterdir():
         with file.open("rb+") as stream:
             os.fsync(stream.fileno())
+    replace_file(folder / _NAME, json.dumps(made, indent=1))
 
 
 def _about(file: Path) -> dict[str, Any]:

@@ -1,100 +1,127 @@
-"""Which formats of the KV cache a model was measured with on this machine, and how well it did.
+"""Which formats of the KV cache a model was measured with, and how well it did: kept, and asked.
 
 One JSON file in the data folder, not a table of the store: `plan` and a second program read it
 while another holds the folder, and a benchmark writes it then. What was measured is kept; whether
-that is enough is decided when it is read. Knows no engine and no measuring.
+that is enough is decided when it is read. The built-in model's verdicts come with the program, and
+what is measured here goes before them. Knows no engine and no measuring.
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kvchat.errors import StoreError
-
-# The bounds within which a format is offered. Between a little more than what K4/V4 with its hot
-# window costs the smallest model (DESIGN.md §12), and less than what the library's int4 cache does.
-MOST_KL = 0.02
-LEAST_SAME_PERCENT = 94.0
+from kvchat.errors import SettingsError, StoreError
+from kvchat.files import replace_file
+from kvchat.memory.formats import FormatPair
+from kvchat.memory.verdicts import LEAST_SAME_PERCENT as LEAST_SAME_PERCENT
+from kvchat.memory.verdicts import MOST_KL as MOST_KL
+from kvchat.memory.verdicts import Verdict as Verdict
+from kvchat.memory.verdicts import failure_of
+from kvchat.models.catalog import builtin
+from kvchat.settings import SCHEMA, Settings
+from kvchat.wording import settings_folder
 
 _NAME = "verdicts.json"
 _VERSION = 1
+FORMAT_SETTINGS = frozenset(name for name, entry in SCHEMA.items() if entry.unlisted)
+_NUMBERS = ("kl", "same_percent", "perplexity_percent", "num_scored", "measured_at_s")
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A model read one text twice: as computed, and with blocks in `pair`.
+def verdicts(data_dir: Path, model: str, layers: str = "") -> dict[str, Verdict]:
+    """What is known of a model, by pair of formats; nothing where the file cannot be read.
 
-    kl: mean divergence of the next token's distribution, in nats; same_percent: how often the
-    likeliest token is the same; perplexity_percent: the change of perplexity; num_scored: tokens
-    that these are means over.
+    `layers`: the setting `layer_formats`. What passed without it passes all the more with it.
     """
-
-    pair: str
-    kl: float
-    same_percent: float
-    perplexity_percent: float
-    num_scored: int
-    text: str
-    measured_at_s: float
-
-    @property
-    def passed(self) -> bool:
-        return self.kl <= MOST_KL and self.same_percent >= LEAST_SAME_PERCENT
+    own = _read(data_dir / _NAME)
+    found = _known(_read(settings_folder() / _NAME), model) | _known(own, model)
+    if layers:
+        found = {pair: one for pair, one in found.items() if one.passed}
+        found |= _known(own, _key(model, layers))
+    return found
 
 
-def verdicts(data_dir: Path, model: str) -> dict[str, Verdict]:
-    """What is known of a model, by pair of formats; nothing where the file cannot be read."""
-    try:
-        rows = _read(data_dir / _NAME).get(model, {})
-        return {pair: Verdict(pair, **row) for pair, row in rows.items()}
-    except (TypeError, AttributeError):
-        return {}
-
-
-def keep_verdicts(data_dir: Path, model: str, found: Iterable[Verdict]) -> None:
+def keep_verdicts(data_dir: Path, model: str, found: Iterable[Verdict], layers: str = "") -> None:
     """Adds to what is known; a pair measured again replaces what was. Whole or not at all.
 
     Raises StoreError where the folder cannot be written.
     """
-    known = dict(_read(data_dir / _NAME))
-    rows = {pair: _row(one) for pair, one in verdicts(data_dir, model).items()}
-    known[model] = rows | {one.pair: _row(one) for one in found}
-    written = json.dumps({"version": _VERSION, "models": known}, ensure_ascii=False, indent=1)
+    rows, key = dict(_read(data_dir / _NAME)), _key(model, layers)
+    known = _known(rows, key) | {one.pair: one for one in found}
+    rows[key] = {pair: _row(one) for pair, one in known.items()}
+    written = json.dumps({"version": _VERSION, "models": rows}, ensure_ascii=False, indent=1)
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(data_dir / _NAME, written)
+        replace_file(data_dir / _NAME, written)
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise StoreError("folder_unusable", folder=data_dir, why=why) from None
 
 
-def _replace(file: Path, written: str) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=file.name, dir=file.parent)
-    new = Path(name)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(written)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(new, file)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+def refuse_failed(
+    settings: Settings, data_dir: Path, names: Iterable[str] = FORMAT_SETTINGS
+) -> None:
+    """Raises SettingsError where one of these settings is a pair of formats that the settings'
+    model did not pass, unless `allow_unproven`. Defaults are not refused: nobody chose them.
+    """
+    if settings.allow_unproven:
+        return
+    model = model_name(settings)
+    known, defaults = verdicts(data_dir, model, settings.layer_formats), Settings()
+    for name in FORMAT_SETTINGS.intersection(names):
+        value = getattr(settings, name)
+        against = failure_of(FormatPair.parse(value), known)
+        if against is not None and value != getattr(defaults, name):
+            raise SettingsError(
+                "format_failed",
+                name=name,
+                value=value,
+                model=model,
+                pair=against.pair,
+                kl=f"{against.kl:.4f}",
+                same=f"{against.same_percent:.1f}",
+                most=MOST_KL,
+                least=f"{LEAST_SAME_PERCENT:.0f}",
+            )
+
+
+def model_name(settings: Settings) -> str:
+    """As the model will be called once it is loaded."""
+    if settings.model == builtin().name:
+        return settings.model
+    return Path(settings.model).expanduser().resolve().name
+
+
+def _key(model: str, layers: str) -> str:
+    return f"{model} [{layers}]" if layers else model
+
+
+def _known(rows: Mapping[str, Any], key: str) -> dict[str, Verdict]:
+    """What can be made sense of; the rest can be measured again."""
+    found = {}
+    for pair, row in _dict(rows.get(key)).items():
+        try:
+            one = Verdict(str(FormatPair.parse(pair)), **row)
+        except (SettingsError, TypeError):
+            continue
+        if all(isinstance(getattr(one, name), (int, float)) for name in _NUMBERS):
+            found[one.pair] = one
+    return found
 
 
 def _row(verdict: Verdict) -> dict[str, object]:
     return {name: value for name, value in asdict(verdict).items() if name != "pair"}
 
 
-def _read(file: Path) -> Mapping[str, Mapping[str, dict[str, Any]]]:
+def _read(file: Path) -> Mapping[str, Any]:
     """Rows by model and pair. A damaged file is as none: it can be measured again."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        models = found["models"] if found["version"] == _VERSION else {}
+        return _dict(found["models"]) if found["version"] == _VERSION else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-    return models if isinstance(models, dict) else {}
+
+
+def _dict(found: object) -> dict[str, Any]:
+    return found if isinstance(found, dict) else {}

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kvchat.errors import StoreError
+from kvchat.files import replace_file
 
 if sys.platform == "win32":
     import msvcrt
@@ -89,14 +90,7 @@ def _check_format(path: Path) -> None:
 
 
 def _write_format(file: Path) -> None:
-    """Whole or not at all: a temporary name, then a rename."""
-    new = file.with_name("format.new")
     try:
-        descriptor = owner_only(new)
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{FORMAT}\n".encode("ascii"))
-        os.fsync(descriptor)
-        os.close(descriptor)
-        os.replace(new, file)
+        replace_file(file, f"{FORMAT}\n")
     except OSError as error:
         raise unusable(file.parent, error) from None

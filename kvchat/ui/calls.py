@@ -106,7 +106,8 @@ class Calls:
         return {}
 
     def settings(self, sent: Any) -> dict[str, Any]:
-        return form(self._conversations.settings, self._lang)
+        conversations = self._conversations
+        return form(conversations.settings, self._lang, conversations.verdicts())
 
     def preset(self, sent: Any) -> dict[str, Any]:
         return {"values": preset_values(text_of(sent, "name"))}
@@ -119,7 +120,8 @@ class Calls:
         if wrong:
             return {"mistakes": wrong}
         later = self._conversations.apply(changes)
-        return {"reload": [SCHEMA[name].label[self._lang] for name in later if name in SCHEMA]}
+        labels = [SCHEMA[name].label[self._lang] for name in later if name in SCHEMA]
+        return {"reload": labels, "redraw": "allow_unproven" in changes}
 
     def _row(self, row: DocumentRow) -> dict[str, Any]:
         found = asdict(row)

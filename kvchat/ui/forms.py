@@ -2,6 +2,7 @@
 
 Nothing here names a setting: what `kvchat.settings` adds appears on the screen by itself. Words for
 choices, units, groups and presets are looked up and fall back to what the settings file would say.
+KV formats say what the loaded model was measured with in them; one that it failed is not offered.
 """
 
 import re
@@ -9,19 +10,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvchat.errors import SettingsError
+from kvchat.memory.formats import FormatPair
+from kvchat.memory.verdicts import Verdict, failure_of
+from kvchat.models.verdicts import FORMAT_SETTINGS
 from kvchat.settings import SCHEMA, Entry, Settings, checked, presets, read_preset
 from kvchat.ui.words import problem
 from kvchat.units import GIB, KIB, MIB
 from kvchat.wording import Language, say, table
 
 
-def form(settings: Settings, lang: Language) -> dict[str, Any]:
-    """Groups in the schema's order, each with its entries and their values as the form shows."""
+def form(
+    settings: Settings, lang: Language, verdicts: Mapping[str, Verdict] | None = None
+) -> dict[str, Any]:
+    """Groups in the schema's order, each with its entries and their values as the form shows.
+
+    `verdicts`: of the model that runs, by pair of formats.
+    """
+    known = verdicts or {}
     groups: dict[str, list[dict[str, Any]]] = {}
     for name, entry in SCHEMA.items():
         groups.setdefault(entry.group, []).append(
             _field(name, entry, getattr(settings, name), lang)
         )
+        if name in FORMAT_SETTINGS:
+            for choice in groups[entry.group][-1]["choices"]:
+                choice |= _judged(choice["value"], known, settings.allow_unproven, lang)
+
     return {
         "groups": [
             {"title": _word(f"ui.group.{group}", group, lang), "fields": fields}
@@ -78,6 +92,23 @@ def _field(name: str, entry: Entry, value: object, lang: Language) -> dict[str, 
         "optional": entry.optional,
         "value": written(entry, value),
     }
+
+
+def _judged(
+    text: str, verdicts: Mapping[str, Verdict], allow: bool, lang: Language
+) -> dict[str, Any]:
+    """What the model was measured with in these formats, and whether they may not be chosen."""
+    pair = FormatPair.parse(text)
+    against, own = failure_of(pair, verdicts), verdicts.get(str(pair))
+    if pair.hot_tokens == 0:
+        return {"note": say("ui.verdict.exact", lang), "closed": False}
+    found = against or own
+    if found is None:
+        return {"note": say("ui.verdict.unknown", lang), "closed": False}
+    code = "ui.verdict.passed" if against is None else "ui.verdict.failed"
+    kl, same = f"{found.kl:.4f}", f"{found.same_percent:.1f}"
+    note = say(code, lang, pair=found.pair, kl=kl, same=same)
+    return {"note": note, "closed": against is not None and not allow}
 
 
 def _on_screen(text: str, lang: Language) -> str:

@@ -18,7 +18,8 @@ from kvchat.memory.footprint import (
     largest_context,
     paged_layers,
 )
-from kvchat.memory.formats import FORMATS
+from kvchat.kvcache.pool import Storing
+from kvchat.memory.formats import FORMATS, FormatPair, layer_pairs
 from kvchat.planner.costs import Costs
 from kvchat.units import GIB
 from kvchat.wording import LANGUAGES
@@ -42,7 +43,7 @@ def test_the_published_row_that_is_wrong_by_half_elsewhere():
 
 def test_keys_and_values_have_formats_of_their_own():
     layer = LayerSpec("full", 2, 64, 32)
-    assert Holding(key_format="int8", value_format="int4").token_bytes(layer) == 2 * (66 + 18)
+    assert Holding(key_format="int8", value_format="int4").token_bytes(layer, 0) == 2 * (66 + 18)
     assert kv_bytes(spec_of(layer), 10, 8, 4) == 10 * 2 * (64 + 16)
 
 
@@ -55,7 +56,7 @@ def test_layers_hold_what_their_kind_holds():
     per_token = 2 * 32 * 2
     assert kv_bytes(spec, 50, 16, 16) == per_token * 3 * 50
     assert kv_bytes(spec, 1000, 16, 16) == per_token * (1000 + 100 + 1000)
-    assert paged_layers(spec) == (sliding, hybrid)
+    assert paged_layers(spec) == {1: sliding, 4: hybrid}
     # 15 blocks of the hybrid layer, 100 + 28 tokens in 3 blocks of the sliding one, and twice the
     # lent layer's KV and all states.
     found = footprint_of(spec, 960, Holding(chunk_tokens=28)).kv_device
@@ -73,6 +74,36 @@ def test_plan_and_engine_count_the_same(kind: str, num_tokens: int):
     assert planned.kv_device == in_engine.kv_device
     assert planned.workspace == in_engine.workspace
     assert planned.weights == in_engine.weights
+
+
+@pytest.mark.parametrize("text", ["", "0=int8", "-1=fp/int8, 0=int4/int8", "0--1=fp"])
+@pytest.mark.parametrize("pair", ["int8/int8", "int6/int4", "quanto4/quanto4"])
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_plan_and_engine_count_the_same_in_any_formats(kind: str, pair: str, text: str):
+    """With sinks and lowest formats of layers too; and of head sizes that a format cannot store."""
+    spec = spec_from_config(config_json(kind), name=kind, dtype_bytes=4)
+    least, formats = layer_pairs(text, len(spec.layers)), FormatPair.parse(pair)
+    groups = geometries(spec, torch.float32, least)
+    storing = Storing(formats, formats, 100)
+    costs = Costs(spec, groups, 4, spec.weight_bytes, storing=storing)
+    key, value = pair.split("/")
+    holding = Holding(256, key, value, 4, sink_tokens=100, least=least)
+    for num_tokens in (100, 700, 3000):
+        planned = footprint_of(spec, num_tokens, holding)
+        assert planned.kv_device == costs.footprint(num_tokens, 256).kv_device
+        assert planned.workspace == costs.footprint(num_tokens, 256).workspace
+
+
+def test_layers_with_a_lowest_format_are_a_group_of_their_own():
+    spec = spec_of(*[LayerSpec("full", 2, 64, 64)] * 4, LayerSpec("full", 1, 32, 32))
+    least = layer_pairs("1=int8, 3=int8, 4=fp", 5)
+    found = geometries(spec, torch.float16, least)
+    assert [(one.layers, str(one.least)) for one in found] == [
+        ((0, 2), "None"), ((1, 3), "int8/int8"), ((4,), "fp/fp"),
+    ]  # fmt: skip
+    asked = FormatPair.parse("int6/int4")
+    assert [str(one.served(asked)) for one in found] == ["int6/int4", "int8/int8", "fp/fp"]
+    assert geometries(spec, torch.float16) == geometries(spec, torch.float16, {})
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

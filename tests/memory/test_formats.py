@@ -5,7 +5,18 @@ them.
 import pytest
 
 from kvchat.errors import SettingsError
-from kvchat.memory.formats import FORMATS, FormatPair, lower_of, part_bytes, vector_bytes
+from kvchat.memory.formats import (
+    FORMATS,
+    KNOWN,
+    QUANTO,
+    FormatPair,
+    layer_pairs,
+    lower_of,
+    part_bytes,
+    stored_pair,
+    vector_bytes,
+)
+from kvchat.settings_schema import FORMAT_NAMES
 from kvchat.wording import LANGUAGES
 
 # Bits of a stored value, scales apart, as DESIGN's table gives them.
@@ -48,6 +59,60 @@ def test_only_fp_depends_on_the_dtype():
     wider = {name for name, f in FORMATS.items() if part_bytes(64, f, 4) != part_bytes(64, f, 2)}
     assert wider == {"fp"}
     assert part_bytes(64, FORMATS["fp"], 4) == 64 * 64 * 4
+
+
+@pytest.mark.parametrize("dtype_bytes", [2, 4])
+@pytest.mark.parametrize("dim", DIMS)
+def test_groups_have_a_scale_and_a_shift_for_64_values(dim: int, dtype_bytes: int):
+    for name, fmt in QUANTO.items():
+        bits = int(name[-1])
+        stored = part_bytes(dim, fmt, dtype_bytes)
+        assert stored == 64 * dim * bits // 8 + 64 * dim // 64 * 2 * dtype_bytes
+        assert fmt.serves(dim)
+        assert not fmt.serves(dim + 8)
+
+
+def test_names_of_settings_are_names_of_formats():
+    assert set(FORMAT_NAMES) == set(KNOWN)
+    assert [name for name in KNOWN if not FormatPair.parse(name).is_offered] == list(QUANTO)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "least", "dims", "stored"),
+    [
+        ("int4/int4", None, (64, 64), "int4/int4"),
+        ("int4/int4", "int8/int2", (64, 64), "int8/int4"),
+        ("fp/fp", "int8/int8", (64, 64), "fp/fp"),
+        ("int4/fp", "fp/int8", (64, 64), "fp/fp"),
+        ("int4/int4", "int8/int8", (100, 64), "fp/int8"),
+        ("quanto4/quanto2", None, (72, 64), "fp/quanto2"),
+        ("quanto2/int2", "quanto4/quanto4", (64, 64), "quanto4/quanto4"),
+    ],
+)
+def test_stored_in_the_better_of_what_is_asked_for_and_the_least(
+    wanted: str, least: str | None, dims: tuple[int, int], stored: str
+):
+    found = stored_pair(pair(wanted), *dims, None if least is None else pair(least))
+    assert str(found) == stored
+
+
+def test_layers_are_counted_from_both_ends_and_the_later_pair_holds():
+    found = layer_pairs("0-2=int8, -1=fp/int8, 1=int4", 6)
+    assert {number: str(one) for number, one in found.items()} == {
+        0: "int8/int8", 1: "int4/int4", 2: "int8/int8", 5: "fp/int8",
+    }  # fmt: skip
+    assert layer_pairs("", 6) == {}
+    assert set(layer_pairs("-6--1=fp", 6)) == set(layer_pairs("0--1=fp", 6)) == set(range(6))
+
+
+@pytest.mark.parametrize("text", ["6=int8", "-7=int8", "0-6=int8", "4--3=int8"])
+def test_layers_that_a_model_does_not_have_are_said(text: str):
+    with pytest.raises(SettingsError) as caught:
+        layer_pairs(text, 6)
+    for lang in LANGUAGES:
+        assert "6" in caught.value.message(lang)
+        assert "layer_formats" in caught.value.remedy(lang)
+        assert "\n" not in caught.value.line(lang)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from kvchat.errors import StoreError
+from kvchat.errors import SettingsError, StoreError
+from kvchat.memory.verdicts import STEPS, failure_of
 from kvchat.models.verdicts import (
     LEAST_SAME_PERCENT,
     MOST_KL,
     Verdict,
     keep_verdicts,
+    refuse_failed,
     verdicts,
 )
+from kvchat.settings import resolve
+from kvchat.wording import LANGUAGES
 
 ONE = Verdict("int6/int4", 0.0018, 97.6, -0.2, 1024, "wording.en", 1.5)
 
@@ -48,7 +52,11 @@ def test_passed_within_both_bounds(kl: float, same: float, passed: bool) -> None
 @pytest.mark.parametrize(
     "content",
     ["", "[]", "{", '{"version": 99, "models": {"m": {}}}', '{"version": 1, "models": []}',
-     '{"version": 1, "models": {"m": {"fp": {"kl": 1}}}}', '{"version": 1, "models": {"m": [1]}}'],
+     '{"version": 1, "models": {"m": {"fp": {"kl": 1}}}}', '{"version": 1, "models": {"m": [1]}}',
+     '{"version": 1, "models": {"m": {"int9": {"kl": 1, "same_percent": 1, "perplexity_percent": 1,'
+     ' "num_scored": 1, "text": "t", "measured_at_s": 1}}}}',
+     '{"version": 1, "models": {"m": {"int8": {"kl": "1", "same_percent": 1, "perplexity_percent":'
+     ' 1, "num_scored": 1, "text": "t", "measured_at_s": 1}}}}'],
 )  # fmt: skip
 def test_a_damaged_file_is_as_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "verdicts.json").write_text(content)
@@ -72,3 +80,51 @@ def test_what_cannot_be_written_leaves_what_was(
     assert "No space left" in caught.value.line()
     assert json.loads((tmp_path / "verdicts.json").read_text()) == before
     assert [file.name for file in tmp_path.iterdir()] == ["verdicts.json"]
+
+
+def test_the_built_in_model_s_come_with_the_program_and_ones_own_go_before(tmp_path: Path) -> None:
+    """Measured by this very bench: what a newcomer may choose, without having measured anything."""
+    shipped = verdicts(tmp_path, "smollm2")
+    assert all(failure_of(pair, shipped) is None for pair in STEPS)
+    assert {str(pair) for pair in STEPS} <= shipped.keys()
+    assert not shipped["int2/int2"].passed
+    assert all(one.num_scored == 1024 and one.measured_at_s > 1.7e9 for one in shipped.values())
+    own = replace(ONE, kl=0.5)
+    keep_verdicts(tmp_path, "smollm2", [own])
+    assert verdicts(tmp_path, "smollm2") == shipped | {"int6/int4": own}
+    rows = json.loads((tmp_path / "verdicts.json").read_text())["models"]
+    assert list(rows["smollm2"]) == ["int6/int4"]
+
+
+def test_layers_of_their_own_have_verdicts_of_their_own(tmp_path: Path) -> None:
+    """What passed without them holds; what failed without them is not known with them."""
+    failed = replace(ONE, pair="int4/int4", kl=0.5)
+    keep_verdicts(tmp_path, "m", [ONE, failed])
+    assert verdicts(tmp_path, "m", "0=fp/fp") == {"int6/int4": ONE}
+    better = replace(failed, kl=0.01)
+    keep_verdicts(tmp_path, "m", [better], "0=fp/fp")
+    assert verdicts(tmp_path, "m", "0=fp/fp") == {"int6/int4": ONE, "int4/int4": better}
+    assert verdicts(tmp_path, "m") == {"int6/int4": ONE, "int4/int4": failed}
+
+
+@pytest.mark.parametrize("name", ["seal_format", "floor_format", "disk_format"])
+def test_a_failed_format_is_refused_in_one_sentence(tmp_path: Path, name: str) -> None:
+    keep_verdicts(tmp_path, "m", [replace(ONE, pair="int4/int4", kl=0.25, same_percent=70.5)])
+    flags: dict[str, object] = {"model": str(tmp_path / "m"), name: "int4"}
+    for value in ("int4", "int2"):  # what is less exact than a pair that failed
+        with pytest.raises(SettingsError) as caught:
+            refuse_failed(resolve(flags=flags | {name: value}), tmp_path)
+        for lang in LANGUAGES:
+            line = caught.value.line(lang)
+            assert "\n" not in line
+            for fact in (name, value, "m", "int4/int4", "0.2500", "70.5", "allow_unproven"):
+                assert fact in line
+    refuse_failed(resolve(flags=flags | {"allow_unproven": True}), tmp_path)
+    refuse_failed(resolve(flags=flags | {name: "int8"}), tmp_path)
+    refuse_failed(resolve(flags=flags | {"model": "elsewhere/other"}), tmp_path)
+    refuse_failed(resolve(flags=flags), tmp_path, ["temperature"])
+
+
+def test_a_default_that_failed_is_nobody_s_choice(tmp_path: Path) -> None:
+    keep_verdicts(tmp_path, "m", [replace(ONE, kl=0.5)])
+    refuse_failed(resolve(flags={"model": str(tmp_path / "m")}), tmp_path)

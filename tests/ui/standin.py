@@ -19,6 +19,7 @@ from PIL import Image, ImageDraw
 from kvchat.chat.answer import ENDED, LiveAnswer
 from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
 from kvchat.errors import DocumentError, KVChatError, RequestError, SettingsError, StoreError
+from kvchat.memory.verdicts import Verdict
 from kvchat.settings import SCHEMA, Settings, changed
 from tests.ui.replies import reply_to
 
@@ -329,6 +330,11 @@ class StandIn:
         return out.getvalue()
 
     # Settings, the end
+
+    def verdicts(self) -> dict[str, Verdict]:
+        about = {"num_scored": 1024, "text": "wording.en", "measured_at_s": 0.0}
+        rows = (("int8/int8", 0.00003, 99.6, 0.0), ("int2/int2", 0.155, 81.5, 15.6))
+        return {row[0]: Verdict(*row, **about) for row in rows}
 
     def apply(self, changes: Mapping[str, object]) -> list[str]:
         if changes.get("system_text") == "refuse me":

@@ -39,7 +39,8 @@
   };
   const choice = (field, id, changed) => {
     let value = field.value;
-    const buttons = field.choices.map((one) => K.el("button", { type: "button", role: "radio", text: one.label, on: { click: () => {
+    const note = field.choices.some((one) => one.note) ? K.el("div", { class: "kv-help", id: `${id}-note`, role: "status" }) : null;
+    const buttons = field.choices.map((one) => K.el("button", { type: "button", role: "radio", text: one.label, title: one.note ?? null, disabled: one.closed ?? false, on: { click: () => {
       write(one.value);
       changed();
     } } }));
@@ -50,6 +51,7 @@
         button.setAttribute("aria-checked", String(is));
         button.tabIndex = is ? 0 : -1;
       });
+      if (note) K.put(note, field.choices.find((one) => one.value === wanted)?.note ?? "");
     };
     const row = K.el("div", { id, class: "kv-segments", role: "radiogroup", "aria-label": field.label }, ...buttons);
     row.addEventListener("keydown", (event) => {
@@ -57,11 +59,12 @@
       if (!step) return;
       event.preventDefault();
       const at = field.choices.findIndex((one) => one.value === value);
-      const next = (at + step + buttons.length) % buttons.length;
+      let next = (at + step + buttons.length) % buttons.length;
+      while (buttons[next].disabled) next = (next + step + buttons.length) % buttons.length;
       buttons[next].click();
       buttons[next].focus();
     });
-    return { element: row, read: () => value, write };
+    return { element: note ? K.el("div", {}, row, note) : row, read: () => value, write };
   };
   const toggle = (field, id, changed) => {
     const box = K.el("input", { id, type: "checkbox", class: "kv-switch", role: "switch", "aria-describedby": `${id}-help` });
@@ -102,7 +105,7 @@
     };
     return { element: rows, read: () => value, write };
   };
-  const KINDS = { int: number, float: number, size: text, text, choice, bool: toggle, list };
+  const KINDS = { int: number, float: number, size: text, text, layers: text, choice, bool: toggle, list };
   K.field = (field, id, changed) => {
     const control = KINDS[field.kind](field, id, changed);
     control.write(field.value);

@@ -99,6 +99,7 @@
       return;
     }
     for (const [name, value] of changed) fields.get(name).field.value = value;
+    if (found.redraw) await load();
     said.dataset.kept = "true";
     K.put(said, found.reload?.length ? K.say("ui.settings.done_reload", { names: found.reload.join(", ") }) : K.say("ui.settings.done"));
     draw();

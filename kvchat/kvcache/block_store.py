@@ -158,11 +158,13 @@ class BlockStore(ABC):
     def requantize(self, block: Block, pair: FormatPair) -> int:
         """Stores a sealed block in other formats, from the best copy held; whoever holds it reads
         it so from the next step on. What that copy has lost stays lost, and the block counts as
-        made over that. Returns the bytes that became free in its tier.
+        made over that, and nothing goes below the least of its layers. Returns the bytes that
+        became free in its tier.
 
         What takes no more bytes than before always has room: at worst its own. Otherwise it raises
         PoolFull, and nothing is changed then.
         """
+        pair = self.geometries[block.group].served(pair)
         source = self.best_copy(block)
         if self.keep_originals and source is block and block.pair != pair:
             self._keep_original(block)

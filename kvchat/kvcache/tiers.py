@@ -45,12 +45,11 @@ from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.restore import Loading
 from kvchat.kvcache.sequence import Sequence
 from kvchat.kvcache.writer import Writer
-from kvchat.memory.formats import BLOCK_TOKENS, FORMATS, FormatPair, lower_of
+from kvchat.memory.formats import BLOCK_TOKENS, FORMATS, LEAST, FormatPair, lower_of
 
 logger = logging.getLogger(__name__)
 
 INT8 = FormatPair(FORMATS["int8"], FORMATS["int8"])
-LEAST = FormatPair(FORMATS["int2"], FORMATS["int2"])
 PIECE_BYTES = 32 * 1024**2  # copied at a time: some 20 ms of the thread that computes
 MOST_PIECES = 2  # copied but not yet written
 MOST_TEXTS = 4  # noted but not yet copied

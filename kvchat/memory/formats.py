@@ -127,6 +127,10 @@ class FormatPair:
         return {"fp": 0, "int8": 64}.get(least, 256)
 
 
+# What no pair is below: any will do.
+LEAST = FormatPair(QUANTO["quanto2"], QUANTO["quanto2"])
+
+
 def stored_pair(
     wanted: FormatPair, key_dim: int, value_dim: int, least: FormatPair | None = None
 ) -> FormatPair:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from kvchat.arch.from_hf import spec_from_config
 from kvchat.arch.spec import LayerSpec, ModelSpec
 from kvchat.kvcache.blocks import FP, HotWindow, geometries, shape_of
+from kvchat.kvcache.pool import Storing
 from kvchat.memory.footprint import (
     BLOCK_TOKENS,
     Footprint,
@@ -18,7 +19,6 @@ from kvchat.memory.footprint import (
     largest_context,
     paged_layers,
 )
-from kvchat.kvcache.pool import Storing
 from kvchat.memory.formats import FORMATS, FormatPair, layer_pairs
 from kvchat.planner.costs import Costs
 from kvchat.units import GIB

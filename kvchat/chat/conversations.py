@@ -92,12 +92,14 @@ class Conversations:
     def status(self) -> dict[str, Any]:
         worker = self._worker
         error = worker.error
-        loaded = worker.engine.loaded if worker.engine is not None else None
+        engine = worker.engine
+        loaded = engine.loaded if engine is not None else None
         return {
             "stage": worker.stage,
             "model": loaded.name if loaded is not None else self.settings.model,
             "load": self._frames.load(),
             "notices": list(loaded.notices) if loaded is not None else [],
+            "attention": engine.attention if engine is not None else [],
             "error": error and error.row(),
         }
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from kvchat.attention.telling import told as attention
 from kvchat.doctor.findings import Problem
 from kvchat.units import format_least, format_size
 from kvchat.wording import Language, say
@@ -29,7 +30,7 @@ def as_text(facts: Facts, problems: list[Problem], lang: Language) -> Iterator[s
     yield _data(facts["data"], lang)
     yield _model(facts["model"], lang)
     for row in facts["model"].get("attention", ()):
-        yield _attention(row, lang)
+        yield attention(row, lang)
     yield _tools(facts["tools"], lang)
     yield _port(facts["port"], lang)
     untested = [row for row in facts["packages"]["packages"] if not row["fits"]]
@@ -80,14 +81,6 @@ def _model(model: dict[str, Any], lang: Language) -> str:
     sizes = {"weights": format_size(model["weights"]), "needed": format_least(model["needed"])}
     named = say("doctor.model", lang, model=model["model"], dtype=model["dtype"], **sizes)
     return f"{named} {say('doctor.builtin.' + model['builtin'], lang)}"
-
-
-def _attention(row: dict[str, Any], lang: Language) -> str:
-    named = {part: say(f"attention.{row[part]}", lang) for part in ("decode", "prefill")}
-    told = say("doctor.attention", lang, **row | named)
-    if row["why"] is None:
-        return told
-    return told + say("doctor.attention.slow", lang, why=say(f"attention.why.{row['why']}", lang))
 
 
 def _tools(tools: dict[str, Any], lang: Language) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from kvchat.attention.choose import describe
 from kvchat.device.memory import Probe
 from kvchat.engine.detokenize import Detokenizer
 from kvchat.engine.events import (
@@ -105,6 +106,13 @@ class Engine:
         if self.disk is not None:
             self.disk.quota_bytes, self.disk.formats = limits.disk_quota, limits.disk_format
 
+    @property
+    def attention(self) -> list[dict[str, Any]]:
+        """Which backend runs each kind of layer, over the formats that texts are stored in."""
+        loaded, storing = self.loaded, self.limits.storing
+        pairs = (storing.seal, storing.floor)
+        return describe(loaded.spec, loaded.device, loaded.dtype, pairs)
+
     # --- what is measured -------------------------------------------------------------------------
 
     @property
@@ -191,6 +199,7 @@ class Engine:
         rungs = self.room.rungs(reply, len(request.prompt_ids))
         text = yield from guarded(begin, rungs, self.loaded.device)
         self.room.text = text
+        yield from self._lost(text)
         whole = len(request.prompt_ids) + request.max_new_tokens
         yield from self.room.make(reply, whole, reply.chunk_tokens, ahead=True)
         yield from self.room.bring_back(reply, whole, reply.chunk_tokens)
@@ -212,6 +221,13 @@ class Engine:
                 "s": f"{found.s:.2f}",
             }
             yield Took(entry("restore", arguments, "on_disk", 0, None))
+
+    def _lost(self, text: Text) -> Iterator[Took]:
+        """Says what was read before and is read again, since the model cannot go back to it."""
+        if text.sequence.num_lost:
+            reason = "cannot_go_back" if self.local.has_library_layers else "window_left"
+            arguments = {"tokens": text.sequence.num_lost}
+            yield Took(entry("read_again", arguments, reason, 0, None))
 
     def _prefill(self, reply: Reply, text: Text) -> Generator[Event, None, Tensor | None]:
         """Feeds the prompt; returns the logits after it, or None where it was cancelled."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradio.utils import get_upload_folder
 
+from kvchat.attention.telling import told as attention
 from kvchat.chat.rows import DocumentRow
 from kvchat.errors import KVChatError, RequestError
 from kvchat.models.catalog import catalog
@@ -49,7 +50,10 @@ class Calls:
         found = dict(self._conversations.status())
         said = [one for one in found["notices"] if one not in _FOR_OTHERS[self._lang]]
         words = [sentence(one, self._lang, proposal=_proposal()) for one in said]
-        found["notices"] = list(filter(None, words))
+        rows = found["attention"]
+        slow = [attention(row, self._lang) for row in rows if not row["fast"]]
+        found["notices"] = [*filter(None, words), *slow]
+        found["attention"] = [attention(row, self._lang) for row in rows]
         found["error"] = problem(found.get("error"), self._lang)
         return found
 

@@ -108,6 +108,7 @@ class StandIn:
             "model": "stand-in",
             "load": {"stage": "weights", "bytes": 1, "of": 1, "s": self._load_s},
             "notices": [],
+            "attention": [],
             "error": error and {"message": error.message(), "remedy": error.remedy()},
         }
 

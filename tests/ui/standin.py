@@ -72,6 +72,7 @@ class StandIn:
         self.settings = Settings()
         self.token_s, self.page_s, self.room = token_s, page_s, room
         self.budget, self.squeeze, self.notices = budget, squeeze, notices
+        self.attention: list[dict[str, Any]] = []
         self.fail_next: KVChatError | None = None  # refused at once
         self.fail_later: KVChatError | None = None  # found when the answer is to be made
         self.broken: KVChatError | None = None  # why the model could not be loaded
@@ -95,7 +96,7 @@ class StandIn:
     def status(self) -> dict[str, Any]:
         return {
             "stage": self._stage(), "model": "Qwen3-8B", "load": self._load(),
-            "notices": list(self.notices),
+            "notices": list(self.notices), "attention": list(self.attention),
             "error": self.broken and {"code": self.broken.code, "facts": self.broken.facts},
         }  # fmt: skip
 

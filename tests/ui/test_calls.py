@@ -78,6 +78,18 @@ def test_arguments_are_checked(talks: StandIn, sent: object) -> None:
         assert set(found[name](sent)) == {"error"}
 
 
+def test_backends_are_told_and_a_missing_fast_one_is_a_notice(talks: StandIn) -> None:
+    """C12: what runs more slowly than it could is said where a chat begins."""
+    row = {"layers": "full", "num_layers": 4, "decode": "numba", "prefill": "torch_flash"}
+    slow = row | {"decode": "reference", "prefill": "reference", "fast": False, "why": "format"}
+    talks.attention = [row | {"fast": True, "why": None}, slow]
+    for lang, word in (("en", "numba"), ("ko", "커널")):
+        found = calls(talks, lang)["status"]({})
+        assert len(found["attention"]) == 2
+        assert word in found["attention"][0]
+        assert found["notices"] == [found["attention"][1]]
+
+
 def test_notices_and_problems_are_sentences_of_the_page(talks: StandIn, uploads: Path) -> None:
     talks.notices = ("notice.english_only", "notice.plain_template")
     english, korean = calls(talks)["status"]({}), calls(talks, "ko")["status"]({})

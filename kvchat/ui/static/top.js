@@ -38,6 +38,7 @@
       const stage = online ? (K.frame?.runtime?.stage ?? status.stage) : "offline";
       if (pill.dataset.stage !== stage) pill.dataset.stage = stage;
       K.put(name, status.model || "");
+      name.title = (status.attention ?? []).join("\n");
       K.put(words, describe(stage));
     };
     K.on("frame", draw);

@@ -15,6 +15,7 @@ from kvchat.arch.spec import ModelSpec
 from kvchat.attention.forward import Forward
 from kvchat.attention.hf_seam import make_cache
 from kvchat.kvcache.pool import Pool
+from kvchat.kvcache.prefix_index import num_common
 from kvchat.kvcache.sequence import Sequence
 from kvchat.memory.footprint import BLOCK_TOKENS
 
@@ -68,15 +69,17 @@ class LocalModel:
             raise
 
     def _open_whole(self, token_ids: Ids[int], prefill_chunk: int) -> Text:
-        kept = self._kept
+        kept, num_lost = self._kept, 0
         if kept is not None:
             done, serves = kept.sequence.token_ids, kept.sequence.storing == self.pool.storing
             if serves and len(done) < len(token_ids) and list(token_ids[: len(done)]) == done:
                 kept.sequence.resize_hot(self._capacity(prefill_chunk))
-                self._kept = None
+                self._kept, kept.sequence.num_lost = None, 0
                 return kept
+            num_lost = num_common(done, token_ids) if serves else 0
         self.drop_kept()
         sequence = Sequence(self.pool)
+        sequence.num_lost = num_lost
         sequence.resize_hot(self._capacity(prefill_chunk))
         return self._text(sequence)
 

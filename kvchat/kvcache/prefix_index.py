@@ -6,7 +6,7 @@ sequence.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvchat.kvcache.blocks import FP, Block, Geometry, HotWindow, chain
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, lower_of
@@ -34,12 +34,14 @@ class Match:
     hot window.
 
     blocks[g][i]: the i-th block of group g, None where a sliding layer's window has left it.
+    `lost_tokens`: how much longer it would be if those layers still held what came before.
     """
 
     keys: tuple[bytes, ...]
     blocks: tuple[tuple[Block | None, ...], ...]
     tail: IdleTail | tuple[Block, ...] | None
     tail_tokens: int
+    lost_tokens: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -136,7 +138,13 @@ class PrefixIndex:
             if best is None or match.num_tokens > best.num_tokens:
                 best = match
         assert best is not None, "depth 0 always matches"
-        return best
+        if not self._groups_without_window():
+            return best  # nobody tells how far it once reached
+        lost = most_without * BLOCK_TOKENS - best.num_tokens
+        return replace(best, lost_tokens=max(0, lost))
+
+    def _groups_without_window(self) -> list[int]:
+        return [g for g, geometry in enumerate(self.geometries) if geometry.window is None]
 
     def most_without_tail(
         self, keys: list[bytes], usable: Sequence[int], floor: FormatPair, hot_tokens: int
@@ -158,7 +166,7 @@ class PrefixIndex:
         """
         keys: list[bytes] = []
         pieces: list[tuple[int, ...]] = []
-        full = [g for g, geometry in enumerate(self.geometries) if geometry.window is None]
+        full = self._groups_without_window()
         for key, piece in chain(self.root, token_ids):
             if not all(self.find(key, g, piece, floor) for g in full):
                 break

@@ -41,7 +41,8 @@ from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, lower_of
 
 class Sequence:
     """`storing` is the pool's when the text began. `over`: the lowest formats of what its newest
-    tokens were computed over.
+    tokens were computed over. `num_lost`: tokens that were read before and are read again, since a
+    layer cannot go back to them.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -53,6 +54,7 @@ class Sequence:
         self.over = FP
         self.hot: list[HotWindow] = []
         self.num_new = 0
+        self.num_lost = 0
         self._sealed_hot = 0
         self._pieces_moved = 0
         self._num_moved = pool.num_moved
@@ -94,6 +96,7 @@ class Sequence:
                     pool.hold(block)
                     sequence.over = lower_of(sequence.over, lower_of(block.pair, block.over))
                 table.append(block)
+        sequence.num_lost = match.lost_tokens
         sequence.keys = list(match.keys)
         sequence.token_ids = list(token_ids[: len(match.keys) * BLOCK_TOKENS])
         try:

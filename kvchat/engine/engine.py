@@ -199,6 +199,7 @@ class Engine:
         rungs = self.room.rungs(reply, len(request.prompt_ids))
         text = yield from guarded(begin, rungs, self.loaded.device)
         self.room.text = text
+        yield from self._lost(text)
         whole = len(request.prompt_ids) + request.max_new_tokens
         yield from self.room.make(reply, whole, reply.chunk_tokens, ahead=True)
         yield from self.room.bring_back(reply, whole, reply.chunk_tokens)
@@ -220,6 +221,13 @@ class Engine:
                 "s": f"{found.s:.2f}",
             }
             yield Took(entry("restore", arguments, "on_disk", 0, None))
+
+    def _lost(self, text: Text) -> Iterator[Took]:
+        """Says what was read before and is read again, since the model cannot go back to it."""
+        if text.sequence.num_lost:
+            reason = "cannot_go_back" if self.local.has_library_layers else "window_left"
+            arguments = {"tokens": text.sequence.num_lost}
+            yield Took(entry("read_again", arguments, reason, 0, None))
 
     def _prefill(self, reply: Reply, text: Text) -> Generator[Event, None, Tensor | None]:
         """Feeds the prompt; returns the logits after it, or None where it was cancelled."""
@@ -324,6 +332,14 @@ class Engine:
             if chat:
                 self._chats.remember(chat, tuple(text.sequence.keys))
             self.local.close(text)
+
+    def check(self) -> None:
+        """Raises AssertionError where a byte of the cache is not accounted for, or blocks are held
+        by no text. Not while an answer is made.
+        """
+        texts = [one.sequence for one in (self.room.text, self.local.kept) if one is not None]
+        held = {id(b): b.nbytes for one in texts for table in one.tables for b in table if b}
+        self.pool.check_integrity(sum(held.values()))
 
     # --- the disk ---------------------------------------------------------------------------------
 

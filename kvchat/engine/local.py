@@ -103,6 +103,11 @@ class LocalModel:
         return freed
 
     @property
+    def kept(self) -> Text | None:
+        """The idle text of a model with layers of the library's own."""
+        return self._kept
+
+    @property
     def kept_bytes(self) -> int:
         """What the library's own layers of the idle text hold."""
         return self._kept.library.nbytes if self._kept is not None else 0

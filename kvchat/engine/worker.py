@@ -58,6 +58,7 @@ class Worker:
         self._loaded = threading.Event()
         self._closing = False
         self._current: Request | None = None
+        self._unchecked = False
         self.engine: Engine | None = None
         self.error: KVChatError | None = None
         self.progress: LoadProgress | None = None
@@ -155,6 +156,7 @@ class Worker:
             except queue.Empty:
                 if not saving:
                     self._measure(engine)
+                    self._check(engine)
                 continue
             if job.request is not None and job.claimed():
                 self._answer(engine, job, job.request)
@@ -182,13 +184,24 @@ class Worker:
         except Exception:
             logger.exception("measuring failed")
 
+    def _check(self, engine: Engine) -> None:
+        """Once after answers, when nothing is asked: what is found is told, and the thread goes
+        on.
+        """
+        if self._unchecked:
+            self._unchecked = False
+            try:
+                engine.check()
+            except AssertionError:
+                logger.exception("the cache is not what it should be")
+
     def _answer(self, engine: Engine, job: _Job, request: Request) -> None:
         self._current, self._stage = request, "prefill"
         failed = self._failure_of(engine, job, request)
         if failed is not None:  # out of the except block, which keeps the reply's tensors alive
             self._close_text(engine)
             job.events.put(failed)
-        self._current, self._stage = None, "ready"
+        self._current, self._stage, self._unchecked = None, "ready", True
 
     def _failure_of(self, engine: Engine, job: _Job, request: Request) -> Failed | None:
         """Hands the reply's events on; what it must be ended with if an error cut it short."""

@@ -166,7 +166,7 @@ class BlockStore(ABC):
         """
         pair = self.geometries[block.group].served(pair)
         source = self.best_copy(block)
-        if self.keep_originals and source is block and block.pair != pair:
+        if self.keep_originals and source is block and not pair.at_least(block.pair):
             self._keep_original(block)
         return self._store(block, source, pair)
 

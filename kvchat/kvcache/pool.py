@@ -215,11 +215,13 @@ class Pool(BlockStore):
             here = [block for block in sealed if block.tier == slabs.tier]
             slabs.check(here)
             idle = sum(block.nbytes for block in here if not block.ref_count)
-            assert idle + slabs.free_bytes <= slabs.nbytes, (slabs.tier, idle)
-            live += slabs.nbytes - slabs.free_bytes - idle
-        assert held is None or live == held, (live, held)
-        assert all(
-            b.nbytes == shape_of(self.geometries[b.group], b.pair).block_bytes for b in sealed
-        )
-        assert all(block.ref_count >= 0 for block in sealed)
-        assert self.hot_bytes >= self.idle_tail_bytes
+            rest = slabs.nbytes - slabs.free_bytes - idle
+            assert rest >= 0, f"{-rest} idle bytes too many on the {slabs.tier}"
+            live += rest
+        assert held is None or live == held, f"live bytes {live}, held by texts {held}"
+        for block in sealed:
+            expected = shape_of(self.geometries[block.group], block.pair).block_bytes
+            assert block.nbytes == expected, f"a block of {block.nbytes} bytes, not {expected}"
+            assert block.ref_count >= 0, f"a block is held {block.ref_count} times"
+        hot, idle = self.hot_bytes, self.idle_tail_bytes
+        assert hot >= idle, f"bytes of hot windows {hot}, of idle ones {idle}"

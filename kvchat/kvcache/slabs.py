@@ -169,12 +169,15 @@ class Slabs:
 
     def check(self, blocks: list[Block]) -> None:
         """Raises AssertionError unless each of the sealed blocks has a place of its own here."""
-        assert {id(block.slab) for block in blocks} <= {id(slab) for slab in self.slabs}
+        known = {id(slab) for slab in self.slabs}
+        lost = sum(id(block.slab) not in known for block in blocks)
+        assert not lost, f"{lost} blocks on the {self.tier} lie in no slab"
         assert all(slab.tier == self.tier for slab in self.slabs)
         for slab, inside in self.by_slab(blocks).items():
             ranges = sorted([*((b.start, b.stop) for b in inside), *slab.holes])
-            assert all(0 <= low < high <= slab.nbytes for low, high in ranges)
-            assert all(a[1] <= b[0] for a, b in pairwise(ranges)), "two blocks in one place"
+            where = f"a slab of {slab.nbytes} bytes on the {self.tier} has {ranges}"
+            assert all(0 <= low < high <= slab.nbytes for low, high in ranges), where
+            assert all(a[1] <= b[0] for a, b in pairwise(ranges)), f"overlapping: {where}"
 
 
 def put(block: Block, place: Place) -> Place:

@@ -182,3 +182,30 @@ def test_an_error_of_loading_holds_nothing_of_the_loading(make_worker: MakeWorke
     gc.collect()
     assert held[0]() is None
     assert len(caught.traceback) < 5  # not one more frame each time it is told
+
+
+def test_the_cache_is_checked_when_idle_and_faults_are_told_not_fatal(
+    make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After an answer nothing is amiss; a block that nobody holds but is counted as held is."""
+
+    def is_told() -> bool:
+        return any("cache is not what" in one.message for one in caplog.records)
+
+    def wait_checked() -> None:
+        until = time.monotonic() + 30
+        while worker._unchecked and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(0.2)
+
+    worker = make_worker()
+    assert isinstance(Asked(worker, request(random_ids(200, 5))).ended(), Done)
+    wait_checked()
+    assert not is_told()
+    engine = worker.wait_ready()
+    next(iter(engine.pool.index.all())).ref_count += 1
+    assert isinstance(Asked(worker, request(random_ids(30, 6))).ended(), Done)
+    wait_checked()
+    assert is_told()
+    assert "held by texts" in caplog.text
+    assert isinstance(Asked(worker, request(random_ids(30, 7))).ended(), Done)

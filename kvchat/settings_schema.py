@@ -50,7 +50,7 @@ COMPARED = ("quanto4", "quanto2")
 FORMAT_NAMES = tuple(
     dict.fromkeys(part for pair in (*FORMAT_PAIRS, *COMPARED) for part in pair.split("/"))
 )
-RUNGS = ("drop_idle", "shrink_chunk", "truncate_turns")
+RUNGS = ("drop_idle", "shrink_chunk", "requantize", "offload", "truncate_turns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,19 +162,22 @@ class Settings:
             "글의 처음 토큰은 계산한 그대로 둡니다. 주의가 많이 몰리는 자리입니다.",
         ),
     )
-    host_quota: int = _entry(
-        4 * GIB,
+    host_quota: int | None = _entry(
+        None,
         kind="size",
         group="memory",
+        optional=True,
         unit="B",
         least=0,
         most=1024 * GIB,
         label=("KV in system memory", "시스템 메모리의 KV"),
         help=(
             "System memory for what no longer fits on the device: it is read there, more slowly, "
-            "instead of being given up. On a CPU only under a memory budget; 0 is off.",
+            "instead of being given up. Empty: 4 GiB beside a GPU, none on a CPU, where it counts "
+            "only under a memory budget and beside it. 0 is off.",
             "장치에 들어가지 않는 내용을 둘 시스템 메모리입니다. 버리지 않고 거기서 읽으며, 조금 "
-            "느려집니다. CPU에서는 메모리 예산이 있을 때만 씁니다. 0이면 끕니다.",
+            "느려집니다. 비워 두면 GPU에서는 4 GiB, CPU에서는 쓰지 않습니다. CPU에서는 메모리 "
+            "예산이 있을 때 그 예산과 따로 셉니다. 0이면 끕니다.",
         ),
     )
     keep_originals: bool = _entry(

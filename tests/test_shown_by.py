@@ -276,7 +276,8 @@ class Watching(threading.Thread):
 def test_twenty_turns_where_eight_fit(
     tmp_path: Path, budget: int, tokenizer: Any, talks: Conversations
 ) -> None:
-    settings = {"memory_budget": budget, "prefill_chunk": 64, "headroom": 0}
+    ladder = "drop_idle,shrink_chunk,truncate_turns"  # nothing is stored in less here
+    settings = {"memory_budget": budget, "prefill_chunk": 64, "headroom": 0, "ladder": ladder}
     words = [f"--set={name}={value}" for name, value in settings.items()]
     serving = Serving(tmp_path, *words)
     watching = Watching(serving)

@@ -13,6 +13,9 @@ from kvchat.kvcache.pool import AS_COMPUTED, Storing
 from kvchat.memory.formats import FormatPair
 from kvchat.memory.verdicts import Verdict, allowed_pairs
 from kvchat.settings import Settings
+from kvchat.units import GIB
+
+USUAL_HOST_BYTES = 4 * GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,9 @@ def limits_for(
 
 
 def _host_quota(settings: Settings, device: torch.device) -> int:
-    """On a CPU both tiers are one memory: there the host is one only beside a budget."""
-    if device.type == "cpu" and settings.memory_budget is None:
-        return 0
-    return settings.host_quota
+    """On a CPU both tiers are one memory: there the host is one only beside a budget, and only
+    where it was asked for.
+    """
+    if device.type == "cpu":
+        return (settings.host_quota or 0) if settings.memory_budget is not None else 0
+    return USUAL_HOST_BYTES if settings.host_quota is None else settings.host_quota

@@ -7,6 +7,7 @@ pinned), in whole blocks, behind the sinks and before the newest R tokens.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from kvchat.device.copying import host_seconds_per_step
 from kvchat.engine.events import Request
 from kvchat.kvcache.blocks import FP, Block, Tier, shape_of
 from kvchat.kvcache.pool import Pool, PoolFull
@@ -14,7 +15,7 @@ from kvchat.kvcache.sequence import Sequence as Text
 from kvchat.kvcache.spans import whole_blocks
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, lower_of
 from kvchat.planner.measures import BringBack, Offload, Raise, Requantize, WayBack
-from kvchat.planner.plan import Offer, Snapshot, host_step_s
+from kvchat.planner.plan import Offer, Snapshot
 
 Placed = tuple[int, Block]
 
@@ -41,7 +42,7 @@ class OldText:
         in_less = [Requantize(self._most(pair), pair) for pair in lower]
         held = sum(block.nbytes for _, block in self._blocks())
         moved = min(held, now.host_free_bytes)
-        return (*in_less, Offload(moved, host_step_s(moved, now)))
+        return (*in_less, Offload(moved, host_seconds_per_step(moved, now.host_bytes_per_s)))
 
     def on_host_bytes(self) -> int:
         return sum(block.nbytes for _, block in self._blocks(tier="host"))

@@ -11,7 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from kvchat.device.copying import host_to_device_per_s
 from kvchat.device.memory import Probe
+from kvchat.device.oom import is_out_of_memory
 from kvchat.engine.events import Took
 from kvchat.engine.guard import Shortage
 from kvchat.engine.limits import Limits
@@ -53,6 +57,7 @@ class Room:
     ) -> None:
         self._probe = probe
         self._pool, self._local = pool, local
+        self._host_bytes_per_s = _host_bytes_per_s(pool.device)
         self.text: Text | None = None
         self.costs = Costs(
             loaded.spec,
@@ -92,6 +97,7 @@ class Room:
             self._pool.idle_bytes + self._local.kept_bytes,
             library,
             self._host_free_bytes(),
+            self._host_bytes_per_s,
         )
         return self.latest
 
@@ -191,12 +197,16 @@ class Room:
         return self._drop_idle(measure, reason, for_hot=for_hot)
 
     def _drop_idle(self, measure: DropIdle, reason: str, *, for_hot: bool) -> Took:
-        """For a hot window only whole slabs count."""
-        kept = self._local.drop_kept()
-        drop = self._pool.drop_idle_slabs if for_hot else self._pool.drop_idle
-        num_blocks, dropped = drop(measure.frees_bytes - kept)
-        arguments = {"blocks": num_blocks}
-        return Took(entry(measure.code, arguments, reason, measure.frees_bytes, kept + dropped))
+        """For a hot window only whole slabs count. Where there is a host tier, blocks go there as
+        far as it has room.
+        """
+        pool, kept = self._pool, self._local.drop_kept()
+        to_host = pool.host_limit_bytes > 0
+        drop = pool.drop_idle_slabs if for_hot else pool.drop_idle
+        num_blocks, dropped = drop(measure.frees_bytes - kept, to_host=to_host)
+        code = f"{measure.code}_to_host" if to_host else measure.code
+        freed = kept + dropped
+        return Took(entry(code, {"blocks": num_blocks}, reason, measure.frees_bytes, freed))
 
     def rungs(self, reply: Reply, num_left: int) -> Callable[[int, Shortage], Took | None]:
         """What to give up after a step ran out of memory: nothing at first, then the ladder's
@@ -247,6 +257,16 @@ class Room:
         reply.prefill_chunk = chunk
         self.set_limit(reply, chunk)
         return Took(entry(ShrinkChunk.code, arguments, "out_of_memory", frees, None))
+
+
+def _host_bytes_per_s(device: torch.device) -> float | None:
+    """Measured while there is room; a device that is full already is taken to be no slower."""
+    try:
+        return host_to_device_per_s(device)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
 
 
 def _told(reply: Reply, measure: Offer | WayBack, reason: str, done: Relieved) -> Took:

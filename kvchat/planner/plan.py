@@ -8,6 +8,7 @@ Values in, values out: no device, no clock, no tensor. Two questions are asked:
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from kvchat.device.copying import host_seconds_per_step
 from kvchat.device.memory import DeviceMemory
 from kvchat.kvcache.spans import whole_blocks
 from kvchat.memory.footprint import BLOCK_TOKENS, Footprint, last_that_fits
@@ -37,7 +38,8 @@ DROP_PARTS = 16
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """What was measured. `device.free` is what the system says; own bytes are what torch holds for
-    us. `host_free_bytes`: what may still be moved to the host, read there at `host_bytes_per_s`.
+    us. `host_free_bytes`: what may still be moved to the host, read from there at
+    `host_bytes_per_s` (None: as fast as on the device).
     """
 
     device: DeviceMemory
@@ -48,7 +50,7 @@ class Snapshot:
     idle_bytes: int
     library_bytes: int = 0
     host_free_bytes: int = 0
-    host_bytes_per_s: float = 0.0
+    host_bytes_per_s: float | None = None
 
     @property
     def own_bytes(self) -> int:
@@ -243,13 +245,10 @@ class _Trial:
         if pair is not None and in_less:
             found.append(Requantize(in_less, pair))
         if moved:
-            found.append(Offload(moved, host_step_s(moved, self.snapshot)))
+            found.append(
+                Offload(moved, host_seconds_per_step(moved, self.snapshot.host_bytes_per_s))
+            )
         return found
-
-
-def host_step_s(num_bytes: int, snapshot: Snapshot) -> float:
-    """What reading so many bytes from the host adds to each step, by the measured bandwidth."""
-    return num_bytes / snapshot.host_bytes_per_s if snapshot.host_bytes_per_s else 0.0
 
 
 def cut_turns(need: Need, capacity: int, usual_capacity: int) -> tuple[TurnTokens, ...]:

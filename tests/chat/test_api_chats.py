@@ -11,7 +11,7 @@ import pytest
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.conversations import Conversations
 from tests.chat.test_answers import begun
-from tests.chat.test_conversations import answered, ended, texts, turns_that_fit
+from tests.chat.test_conversations import AS_COMPUTED, answered, ended, texts, turns_that_fit
 from tests.documents.small_pdf import write_pdf
 
 Start = Callable[..., Conversations]
@@ -180,7 +180,9 @@ def test_every_answer_names_the_turns_it_was_made_without(start: Start) -> None:
     """The list on the screen tells it once; a program is told each time, as without the setting."""
     question = "What does the memory of this chat hold, and why does it hold that at all?"
     _, budget = turns_that_fit(start, question, 5)
-    conversations = start(memory_budget=budget, prefill_chunk=32, list_api_chats=True)
+    conversations = start(
+        memory_budget=budget, prefill_chunk=32, list_api_chats=True, ladder=AS_COMPUTED
+    )
     client = Client(conversations)
     lives = [client.ask(f"{question} {number}") for number in range(12)]
     (chat,) = {live.chat for live in lives}

@@ -9,8 +9,10 @@ import pytest
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.conversations import Conversations
 from kvchat.errors import KVChatError, OutOfMemory, RequestError, SettingsError, StoreError
+from kvchat.settings import RUNGS
 
 Start = Callable[..., Conversations]
+AS_COMPUTED = ("drop_idle", "shrink_chunk", "truncate_turns")  # a ladder that loses no bits
 
 
 def ended(live: LiveAnswer) -> LiveAnswer:
@@ -141,15 +143,19 @@ def test_two_chats_at_once_do_not_mix(start: Start) -> None:
     assert {question: answered(live).text for question, live in lives.items()} == alone
 
 
-def turns_that_fit(start: Start, question: str, count: int) -> tuple[Conversations, int]:
-    """Conversations under a budget in which about `count` such turns fit, and that budget."""
+def turns_that_fit(
+    start: Start, question: str, count: int, ladder: tuple[str, ...] = AS_COMPUTED
+) -> tuple[Conversations, int]:
+    """Conversations under a budget in which about `count` such turns fit as computed, and that
+    budget.
+    """
     plenty = start()
     answered(plenty.ask(plenty.new_chat(), question))
     engine = plenty._worker.engine
     assert engine is not None
     per_turn = len(engine.loaded.tokenizer(question)["input_ids"]) + 12 + 12
     budget = engine.costs.needed_bytes(count * per_turn + 30, 32)
-    return start(memory_budget=budget, prefill_chunk=32), budget
+    return start(memory_budget=budget, prefill_chunk=32, ladder=ladder), budget
 
 
 def test_a_full_chat_leaves_out_whole_turns_and_says_so(start: Start) -> None:
@@ -176,6 +182,30 @@ def test_a_full_chat_leaves_out_whole_turns_and_says_so(start: Start) -> None:
     assert set(rows[-1]["turns"]) == {one.user_hash for one in history if one.left_out}
     assert 3 <= len(rows) <= 15
     assert re_reads == len(rows)  # once for each truncation, not at each turn
+
+
+def test_a_full_chat_stores_old_turns_in_fewer_bits_and_says_so(start: Start) -> None:
+    """With the usual ladder no turn is left out where all fit in fewer bits; the ledger names what
+    was done to which turn, and what stands above it stays as it was.
+    """
+    question = "What does the memory of this chat hold, and why does it hold that at all?"
+    conversations, budget = turns_that_fit(start, question, 14, RUNGS)
+    chat = conversations.new_chat()
+    for turn in range(1, 22):
+        answered(conversations.ask(chat, f"{question} {turn}"))
+        frame = conversations.frame(chat)
+        assert frame["weights_bytes"] + frame["kv"]["device_bytes"] <= budget
+        assert frame["spans"][0]["formats"].keys() == {"fp/fp"}, "the system text is not touched"
+        assert frame["spans"][-1]["formats"].keys() == {"fp/fp"}, "nor is the turn in flight"
+    history = conversations.history(chat)
+    assert not any(one.left_out for one in history)
+    rows = [r for r in conversations.ledger_since(chat, 0) if r["code"].startswith("requantize")]
+    assert rows
+    named = {turn for row in rows for turn in row["turns"]}
+    assert named <= {one.user_hash for one in history[:-1]}
+    assert all(row["bytes_measured"] > 0 for row in rows)
+    stored = {pair for span in frame["spans"][1:-1] for pair in span["formats"]}
+    assert stored - {"fp/fp"} == {row["arguments"]["formats"] for row in rows}
 
 
 def test_more_room_brings_the_turns_back(start: Start) -> None:

@@ -18,7 +18,7 @@ from kvchat.chat.frames import Frames
 from kvchat.errors import StoreError
 from kvchat.settings import resolve
 from kvchat.units import MIB
-from tests.chat.test_conversations import answered, ended
+from tests.chat.test_conversations import AS_COMPUTED, answered, ended
 
 Start = Callable[..., Conversations]
 
@@ -51,7 +51,13 @@ def test_eighty_turns_leave_no_object_behind(start: Start) -> None:
     assert engine is not None
     budget = engine.costs.needed_bytes(1900, 64)
     del engine
-    conversations = start(memory_budget=budget, prefill_chunk=64, max_new_tokens=6, disk_quota=MIB)
+    conversations = start(
+        memory_budget=budget,
+        prefill_chunk=64,
+        max_new_tokens=6,
+        disk_quota=MIB,
+        ladder=AS_COMPUTED,  # so that a full pool holds no more blocks, each with a list
+    )
     a_day(conversations, range(40))
     objects, resident = counted()
     a_day(conversations, range(40, 120))

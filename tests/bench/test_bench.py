@@ -62,6 +62,21 @@ def test_a_real_pool_holds_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> No
     assert {name: held[name] for name in HELD} == HELD
 
 
+def test_layers_of_their_own_and_the_library_s_formats_have_their_price(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A token of a layer: 4,096 bytes as computed, 2,080 in int8, 1,152 in quanto4; 32 layers."""
+    monkeypatch.setattr("kvchat.bench.cache.waste", lambda _: {"name": "waste"})
+    layers = "0-1=int8/int8, -1=fp/fp"
+    rows = list(measured(("quanto4",), 64 * MIB, layers))
+    assert rows[0]["layers"] == layers
+    assert rows[0]["bytes_per_token"] == 29 * 1152 + 2 * 2080 + 4096
+    most = 64 * MIB // (29 * 1152 + 2 * 2080 + 4096)
+    assert 0.95 * most < rows[0]["tokens"] <= most
+    assert layers in told(rows[0], "en")
+    assert next(row["bytes_per_token"] for row in measured(("quanto4",), 64 * MIB)) == 36864
+
+
 @pytest.mark.parametrize("then", [None, "int6/int4"])
 def test_chats_that_live_near_the_limit(then: str | None) -> None:
     """Blocks are dropped and requantized; the pool stays whole, and little of it stands free."""

@@ -60,7 +60,7 @@ def test_each_layer_lies_in_the_better_of_both(engine_of: Callable[..., Engine])
         (0,): {"int8/int8"}, (1, 2): {"int6/int4"}, (3,): {"fp/int4"},
     }  # fmt: skip
     held = engine.pool.slab_bytes - engine.pool.free_block_bytes
-    assert held == engine.costs.blocks_bytes(engine._open.num_cached, 512)  # type: ignore[union-attr]
+    assert held == engine.costs.blocks_bytes(engine.room.text.num_cached, 512)
     engine.pool.check_integrity(held)
 
 

@@ -179,6 +179,28 @@ def test_every_setting_shows_and_is_applied(looking: Looking) -> None:
     expect(page.locator(".kv-said")).to_contain_text("After a restart of kvchat: CPU threads")
 
 
+def test_formats_say_what_they_cost_and_a_failed_one_cannot_be_chosen(looking: Looking) -> None:
+    """Measured, not measured, failed; and open again for who allows it."""
+    page = looking.page
+    page.keyboard.press("Control+.")
+    field = page.locator("[data-name=seal_format]")
+    note = page.locator("#kv-set-seal_format-note")
+    expect(note).to_have_text("Nothing is lost.")
+    field.get_by_role("radio", name="int8", exact=True).click()
+    expect(note).to_have_text("Measured on this model: KL 0.0000, the same word in 99.6 %.")
+    field.get_by_role("radio", name="int4", exact=True).click()
+    expect(note).to_contain_text("Not measured on this model: run `python app.py bench fidelity`")
+    failed = field.get_by_role("radio", name="int2", exact=True)
+    expect(failed).to_be_disabled()
+    expect(failed).to_have_attribute("title", re.compile(r"^Failed on this model.*KL 0\.1550"))
+    field.get_by_role("radio", name="int4", exact=True).press("ArrowRight")
+    expect(failed).to_have_attribute("aria-checked", "false")
+    page.locator("[data-name=allow_unproven] input").check()
+    page.get_by_role("button", name="Apply").click()
+    expect(page.locator(".kv-said")).to_contain_text("It holds from the next answer on")
+    expect(failed).to_be_enabled()
+
+
 def test_a_preset_fills_the_form_in(looking: Looking) -> None:
     page = looking.page
     page.keyboard.press("Control+.")

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from kvchat.memory.verdicts import Verdict
 from kvchat.settings import SCHEMA, Settings, changed, checked, presets
 from kvchat.ui.forms import form, mistakes, preset_values, written
 from kvchat.wording import LANGUAGES, Language, table
@@ -75,3 +76,30 @@ def test_help_calls_automatic_what_the_button_calls_so() -> None:
     assert not any("auto" in one["help"] for one in korean.values())
     assert english["dtype"]["help"].startswith("Automatic: ")
     assert "자동이면 torch가" in korean["threads"]["help"]
+
+
+def test_formats_say_what_the_model_was_measured_with() -> None:
+    about = {"num_scored": 1024, "text": "t", "measured_at_s": 0.0}
+    rows = (("int8/int8", 0.00003, 99.6, 0.0), ("int4/int4", 0.3, 60.0, 9.0))
+    known = {row[0]: Verdict(*row, **about) for row in rows}
+
+    def notes(settings: Settings) -> dict[str, tuple[str, bool]]:
+        found = form(settings, "en", known)["groups"]
+        entries = {entry["name"]: entry for group in found for entry in group["fields"]}
+        for name in ("floor_format", "disk_format"):
+            assert [one["note"] for one in entries[name]["choices"]] == [
+                one["note"] for one in entries["seal_format"]["choices"]
+            ]
+        choices = entries["seal_format"]["choices"]
+        return {one["value"]: (one["note"], one["closed"]) for one in choices}
+
+    found = notes(Settings())
+    assert found["fp"] == ("Nothing is lost.", False)
+    assert "99.6 %" in found["int8"][0]
+    assert found["int6"][0].startswith("Not measured on this model")
+    assert "60.0 %" in found["int4"][0]
+    assert "int4/int4" in found["int2"][0]
+    assert {name for name, (_, closed) in found.items() if closed} == {"int4", "int2"}
+    allowed = notes(changed(Settings(), {"allow_unproven": True}))
+    assert not any(closed for _, closed in allowed.values())
+    assert "quanto4" not in found

@@ -274,7 +274,6 @@ class Settings:
         unit="threads",
         least=1,
         most=256,
-        applies="reload",
         label=("CPU threads", "CPU 스레드"),
         help=(
             "Threads for computing on a CPU; auto: torch decides.",

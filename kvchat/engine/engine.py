@@ -170,6 +170,8 @@ class Engine:
         return Failed(error, text, tuple(reply.ids))
 
     def _make(self, reply: Reply) -> Generator[Event, None, None]:
+        if self.limits.threads is not None:
+            torch.set_num_threads(self.limits.threads)  # of the thread that computes: this one
         self.close_text()
         text = yield from self._opened(reply)
         reply.reused_tokens = text.num_cached

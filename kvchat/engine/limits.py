@@ -16,13 +16,15 @@ from kvchat.settings import Settings
 from kvchat.units import GIB
 
 USUAL_HOST_BYTES = 4 * GIB
+USUAL_THREADS = torch.get_num_threads()  # torch's own choice, before any setting
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Budget and headroom in bytes, the ladder's rungs in order, how texts are stored, and what of
     them is kept on disk and on the host (0: nothing). `lower`: the pairs that old text may be
-    stored in when memory is short, the most exact first.
+    stored in when memory is short, the most exact first. `threads`: what a CPU computes with; None
+    leaves torch as it is.
     """
 
     budget: int | None
@@ -34,6 +36,7 @@ class Limits:
     lower: tuple[FormatPair, ...] = ()
     host_quota: int = 0
     keep_originals: bool = False
+    threads: int | None = None
 
 
 def limits_for(
@@ -60,6 +63,7 @@ def limits_for(
         allowed_pairs({} if settings.allow_unproven else known, storing.floor),
         _host_quota(settings, device),
         settings.keep_originals,
+        settings.threads or USUAL_THREADS,
     )
 
 

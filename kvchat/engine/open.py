@@ -15,7 +15,7 @@ from kvchat.arch.from_hf import spec_from_config
 from kvchat.arch.spec import ModelSpec
 from kvchat.device.memory import pick_device, probe_for
 from kvchat.engine.engine import Engine
-from kvchat.engine.limits import limits_for
+from kvchat.engine.limits import USUAL_THREADS, limits_for
 from kvchat.errors import OutOfMemory
 from kvchat.kvcache.disk import KV_FOLDER, KVFolder
 from kvchat.kvcache.tiers import DiskPlace
@@ -48,10 +48,9 @@ def open_engine(
     """
     refuse_failed(settings, data_dir)
     device = pick_device()
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
     known = verdicts(data_dir, model_name(settings), settings.layer_formats)
     limits, probe = limits_for(settings, device, known), probe_for(device)
+    torch.set_num_threads(limits.threads or USUAL_THREADS)
 
     places: list[DiskPlace] = []
     least: dict[int, FormatPair] = {}

@@ -3,14 +3,16 @@ optimum-quanto's formats in a whole engine.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from kvchat.device.fake import FakeProbe
 from kvchat.device.memory import DeviceMemory
 from kvchat.engine.engine import Engine
-from kvchat.engine.limits import Limits
+from kvchat.engine.limits import USUAL_THREADS, Limits, limits_for
 from kvchat.engine.open import open_engine
 from kvchat.errors import SettingsError
 from kvchat.kvcache.disk import KVFolder
@@ -119,6 +121,20 @@ def test_a_text_in_the_library_s_formats(engine_of: Callable[..., Engine], seal:
     restored = held(again)
     assert len(restored) > 5
     assert restored.items() <= written.items()
+
+
+def test_threads_hold_from_the_next_answer_on(engine_of: Callable[..., Engine]) -> None:
+    engine, before = engine_of(), torch.get_num_threads()
+    try:
+        for threads in (2, 1):
+            engine.limits = replace(engine.limits, threads=threads)
+            done(list(engine.run(request(IDS[:20]))))
+            assert torch.get_num_threads() == threads
+        settings = resolve(flags={"threads": 3})
+        assert limits_for(settings, engine.loaded.device).threads == 3
+        assert limits_for(resolve(), engine.loaded.device).threads == USUAL_THREADS
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_layers_that_the_model_lacks_are_said_before_it_is_loaded(tmp_path: Path) -> None:

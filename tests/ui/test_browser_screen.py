@@ -174,9 +174,11 @@ def test_every_setting_shows_and_is_applied(looking: Looking) -> None:
     assert (settings.temperature, settings.memory_budget) == (0.3, 6 * 2**30)
     assert (settings.document_mode, settings.list_api_chats) == ("passages", True)
     assert settings.ladder[:2] == ("shrink_chunk", "drop_idle")
-    page.fill("#kv-set-threads", "2")
+    page.fill("#kv-set-layer_formats", "0=int8")
     apply.click()
-    expect(page.locator(".kv-said")).to_contain_text("After a restart of kvchat: CPU threads")
+    expect(page.locator(".kv-said")).to_contain_text(
+        "After a restart of kvchat: Lowest KV format of layers"
+    )
 
 
 def test_formats_say_what_they_cost_and_a_failed_one_cannot_be_chosen(looking: Looking) -> None:

@@ -115,5 +115,6 @@ def test_settings_are_applied_all_or_none(talks: StandIn) -> None:
     assert set(apply({"changes": {"top_k": 3, "temperature": 9}})["mistakes"]) == {"temperature"}
     assert talks.settings.top_k == 0
     assert apply({"changes": {"top_k": 3}}) == {"reload": [], "redraw": False}
-    assert apply({"changes": {"threads": 2}})["reload"] == ["CPU threads"]
+    assert apply({"changes": {"threads": 2}})["reload"] == []
+    assert apply({"changes": {"weights": "int8"}})["reload"] == ["Weights"]
     assert "error" in apply({"changes": {"system_text": "refuse me"}})

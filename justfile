@@ -24,6 +24,10 @@ test *arguments:
 slow *arguments:
     python3 app.py test -m slow {{arguments}}
 
+# on a machine with a card: the tests that need one, and a table of what it reaches
+gpu:
+    {{bin}}/python -m tests.gpu
+
 # everything that CI does
 ci:
     bash .ci/run

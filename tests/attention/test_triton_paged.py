@@ -63,7 +63,7 @@ def _decode(built: Built) -> Tensor:
     from kvchat.attention.triton_paged.standing import Room
 
     case = built.case
-    kv = _table(built)
+    kv = table_of(built)
     out = built.query.new_full((1, 1, case.heads, case.value_dim), torch.nan)
     rotated = attend.rotated_dtype(case.dtype)
     room = Room.make(built.query, rotated, case.value_dim, (len(kv.sealed), 2, 2))
@@ -74,11 +74,11 @@ def _decode(built: Built) -> Tensor:
 def _prefill(built: Built) -> Tensor:
     from kvchat.attention.triton_paged import attend
 
-    out = attend.attend_prefill(built.query, _table(built), built.scoring)
+    out = attend.attend_prefill(built.query, table_of(built), built.scoring)
     return out.to(built.query.dtype).transpose(1, 2)
 
 
-def _table(built: Built) -> LayerTable:
+def table_of(built: Built) -> LayerTable:
     def ints(*values: int, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=built.query.device)
 

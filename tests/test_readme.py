@@ -7,23 +7,11 @@ from kvchat.memory.pairs import markdown_table
 from kvchat.models.catalog import catalog
 
 README = Path(__file__).resolve().parent.parent / "README.md"
-NAMES = ("smollm2", "Qwen3-8B", "Llama-3.1-8B-Instruct", "gemma-3-12b-it")
-LLAMA_3_70B = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 8192,
-    "intermediate_size": 28672,
-    "num_hidden_layers": 80,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
-}
+NAMES = ("smollm2", "Qwen3-8B", "Llama-3.1-8B-Instruct", "gemma-3-12b-it", "Llama-3-70B")
 
 
 def table() -> str:
-    configs = {name: catalog()[name].config for name in NAMES} | {"Llama-3-70B": LLAMA_3_70B}
+    configs = {name: catalog()[name].config for name in NAMES}
     return markdown_table([(n, spec_from_config(c, name=n)) for n, c in configs.items()])
 
 

@@ -4,7 +4,7 @@
   const KNOWN = ["fp", "fp8", "int8", "int6", "int5", "int4", "int2"];
   // A format's colour is that of its keys: K is what a low format costs most on.
   K.tint = (name) => {
-    const key = name.split("/")[0];
+    const key = name.split("/")[0].replace("quanto", "int");
     return `kv-f-${KNOWN.includes(key) ? key : "fp"}`;
   };
   const onDevice = (span) => !span.tier || span.tier === "device";

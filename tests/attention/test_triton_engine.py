@@ -49,8 +49,9 @@ def interpreting() -> Iterator[ProcessPoolExecutor]:
 
 
 def replies(folder: Path, *, by_reference: bool) -> tuple[list[tuple[int, ...]], Counter[str]]:
-    """Two turns' tokens, the second on the cache of the first with some of its blocks stored anew;
-    and how many layers were attended to by the kernels, for decode and for prefill.
+    """Two turns' tokens, the second on the cache of the first with some of its blocks stored anew
+    and some moved to the host; and how many layers were attended to by the kernels, for decode and
+    for prefill, and with blocks of which formats and tiers.
     """
     from kvchat.attention import hf_seam, reference
     from kvchat.attention.triton_paged import attend
@@ -62,15 +63,15 @@ def replies(folder: Path, *, by_reference: bool) -> tuple[list[tuple[int, ...]],
     from kvchat.kvcache.pool import Storing
     from kvchat.memory.formats import FormatPair
     from kvchat.models.load import load_model
-    from kvchat.settings import RUNGS
     from kvchat.units import GIB
 
     calls: Counter[str] = Counter()
     right = attend.attend
 
-    def counted(query: Tensor, *others: Any) -> Tensor:
+    def counted(query: Tensor, kv: Any, scoring: Any) -> Tensor:
         calls["decode" if query.shape[2] == 1 else "prefill"] += 1
-        return right(query, *others)
+        calls.update(f"{one.pair} {one.tier}" for one, _ in kv.lying().lists)
+        return right(query, kv, scoring)
 
     roomy = DeviceMemory("cpu", 64 * GIB, 32 * GIB, 0, 0, 0, 0.0)
     lowest = FormatPair.parse("int4")
@@ -81,7 +82,8 @@ def replies(folder: Path, *, by_reference: bool) -> tuple[list[tuple[int, ...]],
         if by_reference:
             patch.setattr(hf_seam, "choose", lambda *_: reference.attend)
         loaded = load_model(str(folder), data_dir=folder, device=torch.device("cpu"))
-        engine = Engine(loaded, FakeProbe([roomy]), Limits(None, GIB, RUNGS, storing))
+        engine = Engine(loaded, FakeProbe([roomy]), Limits(None, GIB, (), storing))
+        engine.pool.host_limit_bytes = GIB
         random = torch.Generator().manual_seed(7)
         ids = tuple(torch.randint(3, 500, (LENGTH,), generator=random).tolist())
         for _ in range(2):
@@ -89,11 +91,12 @@ def replies(folder: Path, *, by_reference: bool) -> tuple[list[tuple[int, ...]],
             assert isinstance(done, Done)
             found.append(done.ids)
             engine.close_text()
-            for block in [one for one in engine.pool.index.all() if one.depth == 1]:
-                engine.pool.requantize(block, FormatPair.parse("int6/int4"))
+            for block in list(engine.pool.index.all()):
+                if block.depth == 1:
+                    engine.pool.requantize(block, FormatPair.parse("int6/int4"))
+                if block.depth != 2:
+                    engine.pool.offload(block)
             ids = (*ids, *done.ids, 5, 6, 7)
-        formats = {str(block.pair) for block in engine.pool.index.all()}
-        assert formats == {"fp/fp", "int8/int8", "int6/int4"}
     return found, calls
 
 
@@ -113,6 +116,8 @@ def test_an_engine_writes_the_references_tokens(
     # Each layer: all tokens but a reply's last are fed one by one, prompts by chunks.
     assert calls["decode"] >= 2 * 2 * (NEW_TOKENS - 1)
     assert calls["prefill"] >= 2 * 3
+    for lying in ("fp/fp device", "int8/int8 device", "fp/fp host", "int6/int4 host"):
+        assert calls[lying]
 
 
 def test_the_interpreter_is_taken_only_where_it_is_asked_for(

@@ -1,5 +1,7 @@
 """The planner's decisions: values in, values out."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,8 +9,20 @@ from hypothesis import strategies as st
 from kvchat.arch.spec import LayerSpec, ModelSpec
 from kvchat.device.memory import DeviceMemory
 from kvchat.kvcache.blocks import geometries
-from kvchat.planner.costs import Costs
-from kvchat.planner.measures import DropIdle, ShrinkChunk, ShrinkReply, TruncateTurns
+from kvchat.kvcache.pool import Storing
+from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
+from kvchat.planner.costs import Costs, Relief
+from kvchat.planner.measures import (
+    BringBack,
+    DropIdle,
+    Measure,
+    Offload,
+    Raise,
+    Requantize,
+    ShrinkChunk,
+    ShrinkReply,
+    TruncateTurns,
+)
 from kvchat.planner.plan import (
     LEAST_REPLY,
     Need,
@@ -18,6 +32,7 @@ from kvchat.planner.plan import (
     TurnTokens,
     plan_admission,
     plan_step,
+    plan_way_back,
 )
 from kvchat.settings import RUNGS
 from kvchat.units import GIB, MIB
@@ -151,6 +166,122 @@ def test_every_plan_fits_or_names_what_is_short(
     assert 1 <= plan.reply_tokens <= reply
     assert plan.left_out == tuple(t.name for t in need.turns[: len(plan.left_out)])
     assert fixed <= need.prompt_tokens - left
+
+
+LOWER = tuple(map(FormatPair.parse, ("int8", "int6/int4", "int4/int4")))
+
+
+@given(
+    system=st.integers(1, 300),
+    sizes=st.lists(st.integers(1, 1500), min_size=1, max_size=8),
+    question=st.integers(1, 400),
+    seal=st.sampled_from(["fp", "int8", "int4"]),
+    sinks=st.sampled_from([0, 64, 200]),
+    num_lower=st.integers(0, 3),
+    budget=st.integers(520, 900),
+    host=st.integers(0, 100),
+    ladder=st.permutations(RUNGS),
+)
+def test_old_text_is_relieved_of_no_more_than_there_is(
+    system: int,
+    sizes: list[int],
+    question: int,
+    seal: str,
+    sinks: int,
+    num_lower: int,
+    budget: int,
+    host: int,
+    ladder: list[str],
+) -> None:
+    storing = Storing(FormatPair.parse(seal), LOWER[-1], sinks)
+    known = replace(costs(), storing=storing, lower=LOWER[:num_lower])
+    old = ((system, system + sum(sizes)),)
+    need = Need(system + sum(sizes) + question, 512, 128, turns(*sizes), old)
+    now = replace(snapshot(budget * MIB), host_free_bytes=host * MIB)
+    plan = plan_admission(need, now, known, ladder)
+    relieved = [m for m in plan.measures if isinstance(m, (Requantize, Offload))]
+    left_out = sum(m.tokens for m in plan.measures if isinstance(m, TruncateTurns))
+    total = need.prompt_tokens - left_out + plan.reply_tokens
+    needed = known.needed_bytes(total, plan.prefill_chunk) - sum(m.frees_bytes for m in relieved)
+    assert plan.expected.total - plan.expected.headroom == needed
+    assert plan.short_by_bytes == max(0, needed - now.allowed_bytes)
+    assert sum(m.frees_bytes for m in relieved if isinstance(m, Offload)) <= host * MIB
+    in_less = [m.pair for m in relieved if isinstance(m, Requantize)]
+    assert set(in_less) <= set(known.lower)
+    blocks = sum(sizes) // BLOCK_TOKENS
+    assert sum(m.frees_bytes for m in relieved) <= blocks * known.old_block_bytes()
+    first = ladder[0]
+    if first == "truncate_turns" and plan.left_out:
+        assert relieved == []
+    if first == "requantize" and num_lower and plan.fits and not in_less:
+        assert left_out == 0 or not known.old_block_bytes() - known.old_block_bytes(LOWER[0])
+
+
+def test_bits_go_before_turns_and_the_most_exact_pair_that_suffices_is_taken() -> None:
+    ladder = ("requantize", "offload", "truncate_turns")
+    sizes = [600] * 6
+    need = Need(4000, 128, 128, turns(*sizes), ((100, 3700),))
+    known = replace(costs(), lower=LOWER, storing=Storing(floor=LOWER[-1]))
+    plenty = known.needed_bytes(4128, 128)
+    blocks = 54  # whole ones in [100, 3700), none of which is among the newest R tokens
+    for pair in LOWER:
+        least = plenty - known.freed_bytes(blocks, Relief(pair))
+        plan = plan_admission(need, snapshot(least), known, ladder)
+        assert plan.fits
+        (measure,) = (m for m in plan.measures if isinstance(m, Requantize))
+        assert measure.pair == pair
+        assert plan.left_out == ()
+        tighter = plan_admission(need, snapshot(least - 1), known, ladder)
+        assert tighter.measures != plan.measures
+    host = replace(snapshot(least - 1), host_free_bytes=GIB)
+    assert plan_admission(need, host, known, ladder).left_out == ()
+
+
+OFFERS = (
+    Requantize(100 * MIB, LOWER[0]),
+    Requantize(150 * MIB, LOWER[1]),
+    Requantize(170 * MIB, LOWER[2]),
+    Offload(300 * MIB, 0.1),
+)
+
+
+@pytest.mark.parametrize(
+    ("short", "expected"),
+    [
+        (0, []),
+        (50, [OFFERS[0]]),
+        (120, [OFFERS[1]]),
+        (160, [OFFERS[2]]),
+        (250, [OFFERS[2], OFFERS[3]]),
+    ],
+)
+def test_a_step_takes_the_first_offer_that_suffices(short: int, expected: list[Measure]) -> None:
+    now = snapshot(700 * MIB, pool=187 * MIB)  # nothing is left
+    measures = plan_step(StepNeed(short * MIB, 0), now, RUNGS, OFFERS)
+    assert [type(m) for m in measures] == [type(m) for m in expected]
+    for found, offer in zip(measures, expected, strict=True):
+        assert replace(found, frees_bytes=0) == replace(offer, frees_bytes=0)
+        assert found.frees_bytes <= offer.frees_bytes
+    assert sum(m.frees_bytes for m in measures) >= short * MIB
+
+
+@pytest.mark.parametrize(
+    ("left", "on_host", "rise", "back", "more"),
+    [
+        (10, 50, 50, 0, 0),  # what came back would soon have to go again
+        (100, 50, 50, 50, 23),
+        (100, 0, 10, 0, 10),
+        (200, 50, 90, 50, 90),
+    ],
+)
+def test_what_comes_back_leaves_room(
+    left: int, on_host: int, rise: int, back: int, more: int
+) -> None:
+    """Two steps of 187 / 16 MiB stay free, and what the text itself wants."""
+    now = snapshot(700 * MIB, pool=(187 - left) * MIB)
+    measures = plan_way_back(StepNeed(3 * MIB, 0), now, on_host * MIB, rise * MIB)
+    taken = {type(m): -m.frees_bytes // MIB for m in measures}
+    assert taken == {k: v for k, v in {BringBack: back, Raise: more}.items() if v}
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,18 @@ from kvchat.wording import Language, say
 
 AS_COMPUTED = "fp/fp"
 DEFAULT_PAIRS = ("int8", "int6/int4", "int4")
-ALL_PAIRS = ("int8", "int6", "fp8", "int8/int4", "int6/int4", "int5/int4", "int4", "int2", *PEERS)
+ALL_PAIRS = (
+    "int8",
+    "int6",
+    "fp8",
+    "int8/int4",
+    "int6/int4",
+    "int5/int4",
+    "int4",
+    "quanto4",
+    "int2",
+    *PEERS,
+)
 
 # How deep in the text each lies. All are out of the hot window before they are asked for.
 _NEEDLES = (

@@ -110,7 +110,8 @@ class Engine:
     def attention(self) -> list[dict[str, Any]]:
         """Which backend runs each kind of layer, over the formats that texts are stored in."""
         loaded, storing = self.loaded, self.limits.storing
-        pairs = (storing.seal, storing.floor)
+        wanted = (storing.seal, storing.floor)
+        pairs = {one.served(pair) for one in self.pool.geometries for pair in wanted}
         return describe(loaded.spec, loaded.device, loaded.dtype, pairs)
 
     # --- what is measured -------------------------------------------------------------------------

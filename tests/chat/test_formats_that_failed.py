@@ -1,4 +1,4 @@
-"""A format that the model failed: refused at the start and in the running program, in a sentence."""
+"""A format that the model failed: refused at the start and while the program runs."""
 
 from collections.abc import Callable
 from pathlib import Path

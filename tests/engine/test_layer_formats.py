@@ -123,6 +123,19 @@ def test_a_text_in_the_library_s_formats(engine_of: Callable[..., Engine], seal:
     assert restored.items() <= written.items()
 
 
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [(("int4",), None), (("quanto4",), "format"), (("int4", "-1=fp/fp8"), "format")],
+)
+def test_what_no_kernel_reads_is_said(
+    engine_of: Callable[..., Engine], about: tuple[str, ...], why: str | None
+) -> None:
+    engine = engine_of(*about)
+    floor = replace(engine.limits.storing, floor=pair(about[0]))
+    engine.limits = replace(engine.limits, storing=floor)
+    assert {row["why"] for row in engine.attention} == {why}
+
+
 def test_threads_hold_from_the_next_answer_on(engine_of: Callable[..., Engine]) -> None:
     engine, before = engine_of(), torch.get_num_threads()
     try:

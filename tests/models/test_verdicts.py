@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvchat.errors import SettingsError, StoreError
+from kvchat.memory.verdicts import STEPS, failure_of
 from kvchat.models.verdicts import (
     LEAST_SAME_PERCENT,
     MOST_KL,
@@ -79,6 +80,20 @@ def test_what_cannot_be_written_leaves_what_was(
     assert "No space left" in caught.value.line()
     assert json.loads((tmp_path / "verdicts.json").read_text()) == before
     assert [file.name for file in tmp_path.iterdir()] == ["verdicts.json"]
+
+
+def test_the_built_in_model_s_come_with_the_program_and_ones_own_go_before(tmp_path: Path) -> None:
+    """Measured by this very bench: what a newcomer may choose, without having measured anything."""
+    shipped = verdicts(tmp_path, "smollm2")
+    assert all(failure_of(pair, shipped) is None for pair in STEPS)
+    assert {str(pair) for pair in STEPS} <= shipped.keys()
+    assert not shipped["int2/int2"].passed
+    assert all(one.num_scored == 1024 and one.measured_at_s > 1.7e9 for one in shipped.values())
+    own = replace(ONE, kl=0.5)
+    keep_verdicts(tmp_path, "smollm2", [own])
+    assert verdicts(tmp_path, "smollm2") == shipped | {"int6/int4": own}
+    rows = json.loads((tmp_path / "verdicts.json").read_text())["models"]
+    assert list(rows["smollm2"]) == ["int6/int4"]
 
 
 def test_layers_of_their_own_have_verdicts_of_their_own(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_bits_go_before_turns_and_the_most_exact_pair_that_suffices_is_taken() -
     need = Need(4000, 128, 128, turns(*sizes), ((100, 3700),))
     known = replace(costs(), lower=LOWER, storing=Storing(floor=LOWER[-1]))
     plenty = known.needed_bytes(4128, 128)
-    blocks = 54  # whole ones in [100, 3700), none of which is among the newest R tokens
+    blocks = 55  # whole ones in [100, 3700), none of which is among the newest R tokens
     for pair in LOWER:
         least = plenty - known.freed_bytes(blocks, Relief(pair))
         plan = plan_admission(need, snapshot(least), known, ladder)

@@ -67,13 +67,11 @@ class _Benches:
     def rows(self, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         wanted = [name for name in ("prefill", "decode") if name in names]
         if wanted:
-            contexts = speed.CONTEXTS if self.context is None else (self.context,)
-            rows = speed.measured(self.engine, contexts)
+            rows = speed.measured(self.engine, self._contexts(speed.CONTEXTS))
             yield from (row for row in rows if row["name"] in wanted)
         if "attention" in names:
-            contexts = attention.CONTEXTS if self.context is None else (self.context,)
             pairs = self._own(attention.DEFAULT_PAIRS)
-            yield from attention.measured(self.engine, pairs, contexts)
+            yield from attention.measured(self.engine, pairs, self._contexts(attention.CONTEXTS))
         if "cache" in names:
             pairs = self._own(cache_bench.DEFAULT_PAIRS)
             yield from cache_bench.measured(pairs, layer_formats=self.settings.layer_formats)
@@ -81,6 +79,9 @@ class _Benches:
             yield from requantize.measured(self.engine, self._own(requantize.DEFAULT_PAIRS))
         if "fidelity" in names:
             yield from self._fidelity()
+
+    def _contexts(self, usual: tuple[int, ...]) -> tuple[int, ...]:
+        return usual if self.context is None else (self.context,)
 
     def _own(self, usual: tuple[str, ...]) -> tuple[str, ...]:
         """The pairs asked for, without what other programs do."""

@@ -34,8 +34,13 @@ class BlockStore(ABC):
         self.on_host = Slabs(device, "host")
         self._host_limit_bytes = 0
         self.keep_originals = False
-        self.num_moved = 0  # blocks that are no longer where a sequence may have seen them
+        self._num_changed = 0
         self._ticks = count(1)
+
+    @property
+    def num_moved(self) -> int:
+        """Grows when blocks are no longer where, or what, a sequence may have seen."""
+        return self._num_changed + self.on_device.num_moved + self.on_host.num_moved
 
     @property
     def host_bytes(self) -> int:
@@ -131,17 +136,22 @@ class BlockStore(ABC):
         self.index.remove(block)
         self._free(block)
 
-    @torch.inference_mode()
     def pack(self) -> int:
         """Moves blocks on the device together (`Slabs.pack`). Returns the bytes given back."""
         before = self.on_device.nbytes
         self._pack(self.on_device)
         return before - self.on_device.nbytes
 
-    def _pack(self, slabs: Slabs) -> int:
-        moved = slabs.pack(one for one in self.index.all() if one.tier == slabs.tier)
-        self.num_moved += moved
-        return moved
+    @torch.inference_mode()
+    def _pack(self, slabs: Slabs) -> bool:
+        """False where there was nothing to move, or no memory to do it with."""
+        here = (one for one in self.index.all() if one.tier == slabs.tier)
+        try:
+            return slabs.pack(here, self._left_bytes(slabs))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return False
 
     # --- formats ----------------------------------------------------------------------------------
 
@@ -186,9 +196,8 @@ class BlockStore(ABC):
     def _store(self, block: Block, source: Block, pair: FormatPair) -> int:
         made = self._packed(source, pair)
         num_bytes, slabs = made.nbytes, self._slabs_of(block)
-        old = block.slab, block.start
         if num_bytes <= block.nbytes:
-            place = slabs.exchange(old, block.nbytes, num_bytes, self._left_bytes(slabs))
+            place = slabs.exchange(block, num_bytes, self._left_bytes(slabs))
         else:
             place = self._take(slabs, num_bytes, num_bytes)
             self._free(block)  # packing may have moved it
@@ -196,7 +205,7 @@ class BlockStore(ABC):
         block.pair, block.over = pair, _over(source, pair)
         block.nbytes, (block.slab, block.start) = num_bytes, place
         block.memory.copy_(made)
-        self.num_moved += 1
+        self._num_changed += 1
         return freed
 
     def _packed(self, source: Block, pair: FormatPair) -> Tensor:
@@ -239,7 +248,7 @@ class BlockStore(ABC):
         """The copy is over when this returns: torch waits for one between device and host."""
         slabs = self._slabs_of(block)
         slabs.give(put(block, place), block.nbytes)
-        self.num_moved += 1
+        self._num_changed += 1
 
     def _keep_original(self, block: Block) -> None:
         """Leaves a copy of the block as it is on the host, idle; nothing where there is no room."""

@@ -207,7 +207,10 @@ class Slab:
         *,
         pinned: bool = False,
     ) -> None:
-        self.memory = torch.empty(num_bytes, dtype=torch.uint8, device=device, pin_memory=pinned)
+        with torch.inference_mode(False):  # it may be written to outside of that, too
+            self.memory = torch.empty(
+                num_bytes, dtype=torch.uint8, device=device, pin_memory=pinned
+            )
         self.unit_bytes = unit_bytes
         self.tier = tier
         self.holes = [(0, num_bytes)]

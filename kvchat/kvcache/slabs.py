@@ -39,6 +39,7 @@ class Slabs:
     def __init__(self, device: torch.device, tier: Tier = "device") -> None:
         self.tier = tier
         self.slabs: list[Slab] = []
+        self.num_moved = 0  # blocks that are no longer where they were
         self._device = torch.device("cpu") if tier == "host" else device
         self._pinned = tier == "host" and device.type == "cuda"
 
@@ -107,43 +108,97 @@ class Slabs:
         if slab.is_empty:
             self.slabs.remove(slab)
 
-    def exchange(self, old: Place, old_bytes: int, num_bytes: int, left_bytes: int | None) -> Place:
-        """A place for what needs no more bytes than it had; the old one is free then. Where there
-        is no room it is made in what the old one leaves, so this always succeeds.
+    def exchange(self, block: Block, num_bytes: int, left_bytes: int | None) -> Place:
+        """A place for what needs no more bytes than the block had, whose own is free then. Where
+        there is no room it is made in what that leaves, so this always succeeds.
         """
-        assert num_bytes <= old_bytes
+        assert num_bytes <= block.nbytes
+        slab, start = block.slab, block.start
+        lies_alone = slab.free_bytes + block.nbytes == slab.nbytes > num_bytes
         try:
             place = self.take(num_bytes, num_bytes, left_bytes)
         except PoolFull:
-            slab, start = old
-            slab.give(start, old_bytes)
-            found = _smallest_hole(self.slabs, num_bytes)
-            assert found is not None
-            found[0].take(found[1], num_bytes)
-            return found
-        self.give(old, old_bytes)
+            if not lies_alone:
+                slab.give(start, block.nbytes)
+                found = _smallest_hole(self.slabs, num_bytes)
+                assert found is not None
+                found[0].take(found[1], num_bytes)
+                return found
+            # A smaller slab instead: what it would leave in its own would serve nobody.
+            place = self.take(num_bytes, num_bytes, (left_bytes or 0) + slab.nbytes)
+        self.give((slab, start), block.nbytes)
         return place
 
     # --- moving together --------------------------------------------------------------------------
 
-    def pack(self, blocks: Iterable[Block]) -> int:
-        """Moves blocks out of slabs where others have places for them, so that emptied slabs go
-        back. Allocates nothing. `blocks`: all sealed ones that lie here. Returns how many moved.
+    def pack(self, blocks: Iterable[Block], left_bytes: int | None) -> bool:
+        """Moves blocks together, so that emptied slabs go back: first to the front of their own
+        slab, where what they leave is in pieces that serve nobody; then out of slabs for whose
+        blocks others have places; then out of those that were made for larger ones, into slabs of
+        just their bytes, as far as may be allocated. `blocks`: all sealed ones that lie here.
+        Whether any moved.
 
-        Not during a forward, which reads blocks where they lay.
+        Where it fails half-way each block is in one place or the other. Not during a forward, which
+        reads blocks where they lay.
         """
-        num_moved = 0
+        before, slab_bytes = self.num_moved, self.nbytes
         held = self.by_slab(blocks)
-        for slab in sorted(self.slabs, key=lambda one: one.nbytes - one.free_bytes):
-            inside = held[slab]
-            # What is taken by no sealed block is being written to: it stays.
-            if slab.nbytes - slab.free_bytes == sum(block.nbytes for block in inside):
-                for block, (other, start) in self.places_elsewhere(slab, inside):
-                    other.take(start, block.nbytes)
-                    self.give(put(block, (other, start)), block.nbytes)
-                    held[other].append(block)
-                    num_moved += 1
-        return num_moved
+        for slab in self._by_use(held):
+            self._squeeze(slab, held[slab])
+        for slab in self._by_use(held):
+            for block, (other, start) in self.places_elsewhere(slab, held[slab]):
+                other.take(start, block.nbytes)
+                self._move(block, (other, start))
+                held[other].append(block)
+        left = None if left_bytes is None else left_bytes + slab_bytes - self.nbytes
+        self._fit(held, left)
+        return self.num_moved > before
+
+    def _by_use(self, held: dict[Slab, list[Block]]) -> list[Slab]:
+        """Slabs that hold sealed blocks alone, the least used first: what is taken by others is
+        being written to, and stays.
+        """
+        found = [(slab.nbytes - slab.free_bytes, slab) for slab in self.slabs if slab in held]
+        return [
+            slab
+            for used, slab in sorted(found, key=lambda one: one[0])
+            if used == sum(block.nbytes for block in held[slab])
+        ]
+
+    def _squeeze(self, slab: Slab, inside: list[Block]) -> None:
+        least = min(block.nbytes for block in inside)
+        pieces = [stop - start for start, stop in slab.holes]
+        if len(pieces) < 2 or min(pieces) >= least or sum(pieces) < least:
+            return
+        start = 0
+        for block in sorted(inside, key=lambda one: one.start):
+            if block.start > start:
+                data = block.memory
+                if start + block.nbytes > block.start:
+                    data = data.clone()
+                slab.give(block.start, block.nbytes)
+                slab.take(start, block.nbytes)
+                block.start = start
+                self.num_moved += 1
+                block.memory.copy_(data)
+            start = block.stop
+
+    def _fit(self, held: dict[Slab, list[Block]], left_bytes: int | None) -> None:
+        for slab in self._by_use(held):
+            inside, used = held[slab], slab.nbytes - slab.free_bytes
+            if not _serves_nobody(slab, inside):
+                continue
+            if left_bytes is not None:
+                if left_bytes < used:
+                    return
+                left_bytes += slab.nbytes - used
+            unit_bytes, start = inside[0].nbytes, 0
+            smaller = Slab(used, unit_bytes, self._device, self.tier, pinned=self._pinned)
+            self.slabs.append(smaller)
+            for block in sorted(inside, key=lambda one: one.start):
+                smaller.take(start, block.nbytes)
+                self._move(block, (smaller, start))
+                start += block.nbytes
 
     def by_slab(self, blocks: Iterable[Block]) -> dict[Slab, list[Block]]:
         held: dict[Slab, list[Block]] = {slab: [] for slab in self.slabs}
@@ -167,6 +222,11 @@ class Slabs:
             other.give(start, block.nbytes)
         return found if len(found) == len(blocks) else []
 
+    def _move(self, block: Block, place: Place) -> None:
+        """To a place here that was taken for it."""
+        self.give(put(block, place), block.nbytes)
+        self.num_moved += 1
+
     def check(self, blocks: list[Block]) -> None:
         """Raises AssertionError unless each of the sealed blocks has a place of its own here."""
         known = {id(slab) for slab in self.slabs}
@@ -178,6 +238,14 @@ class Slabs:
             where = f"a slab of {slab.nbytes} bytes on the {self.tier} has {ranges}"
             assert all(0 <= low < high <= slab.nbytes for low, high in ranges), where
             assert all(a[1] <= b[0] for a, b in pairwise(ranges)), f"overlapping: {where}"
+
+
+def _serves_nobody(slab: Slab, inside: list[Block]) -> bool:
+    """Whether much of a slab is left over by smaller blocks than it was made for."""
+    if slab.free_bytes * SLAB_PART <= slab.nbytes:
+        return False
+    is_foreign = all(block.nbytes != slab.unit_bytes for block in inside)
+    return is_foreign or all(stop - start < slab.unit_bytes for start, stop in slab.holes)
 
 
 def put(block: Block, place: Place) -> Place:

@@ -102,6 +102,33 @@ def test_a_full_pool_always_has_room_to_lower_what_it_holds(
         )
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("slab_blocks", [1, 2, 3, 8])
+def test_what_smaller_blocks_leave_is_given_back(
+    monkeypatch: pytest.MonkeyPatch, slab_blocks: int, backwards: bool
+) -> None:
+    """Two int8 blocks are a little larger than one of fp16: what each leaves serves nobody."""
+    geometry = Geometry((0,), 1, 64, 64, None, torch.float16)
+    monkeypatch.setattr(slabs_module, "SLAB_BYTES", slab_blocks * geometry.block_bytes)
+    pool = pool_of(geometry)
+    blocks = pool.reserve(0, [FP] * 64)
+    for i, block in enumerate(blocks):
+        pool.seal(block, bytes([i]), b"", (i,) * BLOCK_TOKENS, i)
+        block.memory.fill_(i)
+    pool.limit_bytes = pool.device_bytes
+    for block in reversed(blocks) if backwards else blocks:
+        pool.requantize(block, INT8)
+    told = [content(block) for block in blocks]
+    pool.pack()
+    pool.check_integrity()
+    assert pool.free_block_bytes < pool.slab_bytes / 25
+    assert [content(block) for block in blocks] == told
+    more = pool.reserve(0, [INT8] * 50)
+    assert pool.device_bytes <= pool.limit_bytes
+    for block in (*blocks, *more):
+        pool.release(block)
+
+
 def test_a_block_that_cannot_be_stored_anew_stays_as_it_was() -> None:
     """There is no room for a larger one: neither bytes nor formats change."""
     pool = pool_of()

@@ -39,6 +39,7 @@ def rows(engine: Engine, text_file: Path) -> dict[str, dict[str, object]]:
     return {str(row["pair"]): row for row in found}
 
 
+@pytest.mark.slow
 def test_rows_of_a_real_run(rows: dict[str, dict[str, object]]) -> None:
     """The uncompressed run first and equal to itself, and less exact formats further from it."""
     assert list(rows) == [FP, *OWN, *PEERS]
@@ -53,11 +54,13 @@ def test_rows_of_a_real_run(rows: dict[str, dict[str, object]]) -> None:
     assert [rows[name]["bits"] for name in (FP, INT8, INT4, "q4_0")] == [32, 9, 5, 4.5]
 
 
+@pytest.mark.slow
 def test_a_random_model_is_not_asked_for_needles(rows: dict[str, dict[str, object]]) -> None:
     assert {row["needles_asked"] for row in rows.values()} == {0}
     assert {row["needles"] for row in rows.values()} == {None}
 
 
+@pytest.mark.slow
 def test_only_our_own_pairs_get_a_verdict(rows: dict[str, dict[str, object]]) -> None:
     kept = {name: verdict_of(row) for name, row in rows.items()}
     assert {name for name, one in kept.items() if one is not None} == set(OWN)

@@ -6,6 +6,8 @@ first imported, so the kernels run in a process of their own.
 """
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -29,6 +31,7 @@ from kvchat.attention.triton_paged.table import (
 )
 from kvchat.memory.formats import FORMATS
 from tests.attention.blocks import Built, Case, build
+from tests.conftest import REPO
 
 Run = Callable[[Case], float]
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -177,12 +180,18 @@ def test_the_whole_matrix_agrees(interpreted: Run, dim: int) -> None:
 
 @needs_triton
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_kernels_give_the_references_values_on_a_card(case: Case, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(replace(case, dtype=torch.float16) for case in CASES),
+        *(replace(case, dtype=torch.bfloat16) for case in CASES[::4]),
+    ],
+    ids=str,
+)
+def test_the_kernels_give_the_references_values_on_a_card(case: Case) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no NVIDIA card")
-    assert difference(replace(case, dtype=dtype), "cuda") < _MOST[dtype]
+    assert difference(case, "cuda") < _MOST[case.dtype]
 
 
 @needs_triton
@@ -218,3 +227,20 @@ def test_without_triton_everything_is_refused(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_splits_fill_the_card_and_no_more(kv_heads: int, capacity: int, splits: int) -> None:
     assert num_splits(kv_heads, capacity, num_processors=128) == splits
+
+
+_WITHOUT_TRITON = """
+import sys
+sys.modules["triton"] = None
+from tests.attention.test_parity import library_logits, made, random_ids
+local, model = made("llama")
+ids = random_ids(70, 1)
+logits = local.step(local.open(ids, 70), ids)
+assert (logits - library_logits(model, ids)[-1]).abs().max() < 1e-4
+"""
+
+
+def test_a_model_runs_where_triton_is_missing() -> None:
+    """As on Windows and macOS."""
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_TRITON], cwd=REPO, check=False)
+    assert done.returncode == 0

@@ -336,6 +336,10 @@ class Engine:
                 self._chats.remember(chat, tuple(text.sequence.keys))
             self.local.close(text)
 
+    def trim(self) -> None:
+        """Gives back what is idle on the host beyond what it may have by now."""
+        self.pool.trim_host()
+
     def check(self) -> None:
         """Raises AssertionError where a byte of the cache is not accounted for, or blocks are held
         by no text. Not while an answer is made.

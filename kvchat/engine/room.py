@@ -147,6 +147,7 @@ class Room:
         activations = self.costs.activations(chunk_tokens, num_tokens)
         fixed = now.weight_bytes + now.library_bytes + activations
         self._pool.limit_bytes = max(0, now.allowed_bytes - fixed)
+        self._pool.trim_host()
         self._pool.hot_floor_bytes = self.costs.hot_bytes(chunk_tokens)
         return activations
 

@@ -180,6 +180,7 @@ class Worker:
 
     def _measure(self, engine: Engine) -> None:
         try:
+            engine.trim()
             self.frame = engine.frame()
         except Exception:
             logger.exception("measuring failed")

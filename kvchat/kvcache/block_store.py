@@ -22,8 +22,9 @@ from kvchat.memory.formats import FormatPair, lower_of
 
 
 class BlockStore(ABC):
-    """`keep_originals`: what is stored in less leaves its better copy on the host, where there is
-    room.
+    """`host_limit_bytes`: what blocks on the host may take, 0 for none; where it was lowered,
+    `trim_host` gives back what is idle beyond it. `keep_originals`: what is stored in less leaves
+    its better copy there, where there is room. Any thread may set both; the rest belongs to one.
     """
 
     def __init__(self, geometries: tuple[Geometry, ...], device: torch.device, root: bytes) -> None:
@@ -32,7 +33,7 @@ class BlockStore(ABC):
         self.index = PrefixIndex(geometries, root)
         self.on_device = Slabs(device)
         self.on_host = Slabs(device, "host")
-        self._host_limit_bytes = 0
+        self.host_limit_bytes = 0
         self.keep_originals = False
         self._num_changed = 0
         self._ticks = count(1)
@@ -46,21 +47,6 @@ class BlockStore(ABC):
     def host_bytes(self) -> int:
         """All that is allocated on the host."""
         return self.on_host.nbytes
-
-    @property
-    def host_limit_bytes(self) -> int:
-        """What blocks on the host may take; 0: there is no such tier."""
-        return self._host_limit_bytes
-
-    @host_limit_bytes.setter
-    def host_limit_bytes(self, limit_bytes: int) -> None:
-        """What is idle there beyond a lower limit goes at once."""
-        self._host_limit_bytes = limit_bytes
-        leaving = sorted(self.idle("host"), key=self._value, reverse=True)
-        while leaving and self.host_bytes > limit_bytes:
-            self._drop(leaving.pop())
-            if self.host_bytes - self.on_host.free_bytes <= limit_bytes:
-                self._pack(self.on_host)
 
     @abstractmethod
     def device_left_bytes(self) -> int | None:
@@ -146,6 +132,9 @@ class BlockStore(ABC):
     def _pack(self, slabs: Slabs) -> bool:
         """False where there was nothing to move, or no memory to do it with."""
         here = (one for one in self.index.all() if one.tier == slabs.tier)
+        if slabs is self.on_host and self.device.type == "cuda":
+            # The processor moves them: a kernel may still be reading where they lay.
+            torch.cuda.current_stream(self.device).synchronize()
         try:
             return slabs.pack(here, self._left_bytes(slabs))
         except Exception as error:
@@ -308,6 +297,17 @@ class BlockStore(ABC):
             except PoolFull:
                 continue
         return self._take(self.on_host, num_bytes, num_bytes)
+
+    def trim_host(self) -> None:
+        """Drops idle copies on the host until the rest is within its limit, or held by texts."""
+        limit_bytes = self.host_limit_bytes
+        if self.host_bytes <= limit_bytes:
+            return
+        leaving = sorted(self.idle("host"), key=self._value, reverse=True)
+        while leaving and self.host_bytes > limit_bytes:
+            self._drop(leaving.pop())
+            if self.host_bytes - self.on_host.free_bytes <= limit_bytes:
+                self._pack(self.on_host)
 
     def _value(self, block: Block) -> tuple[bool, int, int]:
         """Of an idle block on the host, the least first: what is held as good elsewhere, what was

@@ -496,6 +496,7 @@ class FormatMachine(RuleBasedStateMachine):
         self.pool.check_integrity(0)
         self.pool.drop_idle(2**60)
         self.pool.host_limit_bytes = 0
+        self.pool.trim_host()
         self.patch.undo()
         assert self.pool.device_bytes == self.pool.host_bytes == 0
 

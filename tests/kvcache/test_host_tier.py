@@ -194,7 +194,8 @@ def test_without_room_there_nothing_is_moved() -> None:
     assert [block.tier for block in blocks[:3]] == ["host", "host", "device"]
     check_reading(text)
     pool.check_integrity()
-    pool.host_limit_bytes = 0  # what a text holds stays
+    pool.host_limit_bytes = 0
+    pool.trim_host()  # what a text holds stays
     assert blocks[0].tier == "host"
     check_reading(text)
 
@@ -215,6 +216,18 @@ def test_idle_blocks_go_to_the_host_and_the_oldest_leave_it_first() -> None:
     check_reading(again)
     again.close()
     pool.check_integrity(0)
+
+
+def test_a_lower_limit_gives_back_what_is_idle_there() -> None:
+    pool = pool_of()
+    fed(pool, IDS).close(keep_tail=False)
+    pool.drop_idle(2**30, to_host=True)
+    for blocks in (4, 1, 0):
+        pool.host_limit_bytes = blocks * FULL.block_bytes
+        pool.trim_host()
+        assert pool.host_bytes == blocks * FULL.block_bytes
+        assert [one.depth for one in by_age(pool)] == list(range(blocks))
+        pool.check_integrity(0)
 
 
 def test_what_is_idle_on_the_host_makes_room_for_what_texts_hold() -> None:

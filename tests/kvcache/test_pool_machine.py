@@ -118,6 +118,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.check_integrity(0)
         self.pool.drop_idle(2**60)
         self.pool.host_limit_bytes = 0
+        self.pool.trim_host()
         self.patch.undo()
         assert self.pool.device_bytes == self.pool.host_bytes == 0
         assert not self.pool.index.blocks
@@ -290,6 +291,7 @@ class PoolMachine(RuleBasedStateMachine):
         """What texts hold there stays, also beyond a lower limit; what is idle goes."""
         limit = blocks * max(one.block_bytes for one in self.pool.geometries)
         self.pool.host_limit_bytes = limit
+        self.pool.trim_host()
         assert self.pool.host_bytes <= limit or not list(self.pool.idle("host"))
         self.allowed_on_host = max(limit, self.pool.host_bytes)
 

@@ -65,7 +65,7 @@ class Conversations:
         engine = open_engine(self.settings, data_dir, progress, cancel)
         self._shelf.use_tokenizer(engine.loaded.tokenizer)
         with self._settings_lock:  # they may have changed while it was loaded
-            engine.limits = limits_for(self.settings, engine.loaded.device)
+            engine.limits = limits_for(self.settings, engine.loaded.device, self.verdicts())
             self._engine = engine
         return engine
 
@@ -279,7 +279,8 @@ class Conversations:
             self._saved.keep(settings, changes)
             self.settings = settings
             if self._engine is not None:
-                self._engine.limits = limits_for(settings, self._engine.loaded.device)
+                device = self._engine.loaded.device
+                self._engine.limits = limits_for(settings, device, self.verdicts())
         return [
             name
             for name in changes

@@ -16,7 +16,8 @@ from kvchat.kvcache.blocks import Run, shape_of
 from kvchat.kvcache.sequence import Sequence
 from kvchat.memory.formats import BLOCK_TOKENS
 
-TILE_BLOCKS = 16  # dequantised at a time, so that what this takes stays small
+TILE_BLOCKS = 16  # attended to at a time: as many as flash kernels want
+PIECE_BLOCKS = 4  # dequantised at a time: several copies in fp32 are made on the way
 
 Views = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
@@ -110,8 +111,7 @@ class Forward:
         room = self._room(group, num_sealed + hot_keys.shape[1])
         done = 0
         for run in runs:
-            for start in range(0, run.num_blocks, TILE_BLOCKS):
-                done = _read(run, layer, start, start + TILE_BLOCKS, room, done)
+            done = _read(run, layer, 0, run.num_blocks, room, done)
         room[0][:, done:] = hot_keys
         room[1][:, done:] = hot_values
         _, skip = self.sequence.first_seen(group)
@@ -121,9 +121,10 @@ class Forward:
         """One layer's prefix in pieces of a few blocks, [kv_heads, tokens, dim], each in the place
         of the one before it; the hot window last, where it lies. Not for sliding layers.
         """
-        most = TILE_BLOCKS * BLOCK_TOKENS
+        runs = self.sequence.runs(group)
+        most = BLOCK_TOKENS * min(TILE_BLOCKS, sum(run.num_blocks for run in runs))
         room, done = self._room(group, most), 0
-        for run in self.sequence.runs(group):
+        for run in runs:
             start = 0
             while start < run.num_blocks:
                 stop = start + (most - done) // BLOCK_TOKENS
@@ -164,12 +165,15 @@ def _read(
     """Writes some blocks of a run behind the `done` tokens of the room; returns how many it holds
     then.
     """
-    found = run.read(layer, start, stop)
-    num_blocks = found[0].shape[0]
-    after = done + num_blocks * BLOCK_TOKENS
-    for to, part in zip(room, found, strict=True):
-        to[:, done:after].unflatten(1, (num_blocks, -1)).copy_(part.transpose(0, 1))
-    return after
+    stop = min(stop, run.num_blocks)
+    for first in range(start, stop, PIECE_BLOCKS):
+        found = run.read(layer, first, min(stop, first + PIECE_BLOCKS))
+        num_blocks = found[0].shape[0]
+        after = done + num_blocks * BLOCK_TOKENS
+        for to, part in zip(room, found, strict=True):
+            to[:, done:after].unflatten(1, (num_blocks, -1)).copy_(part.transpose(0, 1))
+        done = after
+    return done
 
 
 def _lying(sequence: Sequence, group: int, seen_hot: int) -> Lying:

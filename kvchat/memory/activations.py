@@ -10,6 +10,9 @@ With C tokens in the chunk, N in the text, H hidden, I intermediate, V vocabular
         cosines and sines                               2 C key_dim b, for each kind of layer
         ids, positions                                  16 C
         one layer's gathered prefix for each group      (T - C) K b
+          on a CPU, where torch's flash kernel serves,
+            no more of it than a tile                   min(1024, T - C) K b
+          a piece of it as it is dequantised            min(256, T - C) K (b + 5)
     and the most of
         a norm: fp32 copy, its square, the result       C H (8 + b)
         a layer's projections and attention             see below
@@ -42,6 +45,7 @@ from kvchat.arch.spec import LayerSpec, ModelSpec
 
 _BLOCK_TOKENS = 64
 _FP32_BYTES = 4
+_TILE_TOKENS, _PIECE_TOKENS = 16 * _BLOCK_TOKENS, 4 * _BLOCK_TOKENS
 # Threads that a long text may be shared among; more of them cost some KiB each.
 _LONG_TOKENS, _MOST_SHARES = 1024, 8
 # A token of the vocabulary when all of it is sorted, on the CPU: score, weight, place, then the
@@ -97,16 +101,29 @@ class _Reading:
             return self.context
         return min(self.context, layer.window - 1 + self.chunk)
 
+    def gathered(self, layer: LayerSpec) -> int:
+        """Tokens of the prefix that lie in a workspace at once."""
+        prefix = self.held(layer) - self.chunk
+        by_tiles = (
+            self.device_type == "cpu"
+            and layer.window is None
+            and not self.spec.dense_scores
+            and layer.key_dim == layer.value_dim
+        )
+        return min(prefix, _TILE_TOKENS) if by_tiles else prefix
+
 
 def _gathered(reading: _Reading) -> int:
     if reading.in_blocks:
         return 0
     firsts = [reading.spec.layers[group[0]] for group in reading.spec.groups()]
-    return sum(
-        (reading.held(layer) - reading.chunk) * layer.values_per_token * reading.b
-        for layer in firsts
-        if layer.kind in ("full", "sliding")
+    paged = [layer for layer in firsts if layer.kind in ("full", "sliding")]
+    held = sum(reading.gathered(one) * one.values_per_token * reading.b for one in paged)
+    pieces = (
+        min(_PIECE_TOKENS, reading.held(one) - reading.chunk) * one.values_per_token
+        for one in paged
     )
+    return held + max(pieces, default=0) * (reading.b + 5)
 
 
 def _mixer(reading: _Reading, layer: LayerSpec) -> int:

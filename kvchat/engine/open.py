@@ -13,6 +13,7 @@ import torch
 
 from kvchat.arch.from_hf import spec_from_config
 from kvchat.arch.spec import ModelSpec
+from kvchat.attention import cpu
 from kvchat.device.memory import pick_device, probe_for
 from kvchat.engine.engine import Engine
 from kvchat.engine.limits import USUAL_THREADS, limits_for
@@ -82,6 +83,8 @@ def open_engine(
         refusal = _does_not_fit(engine.room.latest.allowed_bytes, loaded.weight_bytes, needed)
         unload(loaded)
         raise refusal
+    if device.type == "cpu":
+        cpu.prepare(engine.pool.geometries, [limits.storing.seal], loaded.spec.num_query_heads)
     return engine
 
 

@@ -24,7 +24,7 @@ from kvchat.engine.old_text import OldText, Relieved
 from kvchat.engine.reply import Reply
 from kvchat.errors import OutOfMemory
 from kvchat.kvcache.pool import Pool
-from kvchat.planner.costs import Costs
+from kvchat.planner.costs import Costs, Relief
 from kvchat.planner.ledger import entry
 from kvchat.planner.measures import (
     DropIdle,
@@ -68,7 +68,7 @@ class Room:
         )
         self.limits = limits
         self.latest = self.snapshot()
-        self._capacity: tuple[int, int, int] = (-1, 0, 0)
+        self._capacity: tuple[object, int] = (None, 0)
 
     @property
     def limits(self) -> Limits:
@@ -113,17 +113,20 @@ class Room:
         return replace(self.latest, budget=self.limits.budget, headroom=self.limits.headroom)
 
     def capacity_tokens(self, prefill_chunk: int) -> int:
-        """Tokens that fit in all. Where the ladder reads in smaller steps when memory is short,
-        they count.
+        """Tokens that fit in all before a turn must be left out: what else the ladder does when
+        memory is short counts.
         """
-        if "shrink_chunk" in self.limits.ladder:
+        ladder, pool = self.limits.ladder, self._pool
+        if "shrink_chunk" in ladder:
             prefill_chunk = min(prefill_chunk, LEAST_CHUNK)
+        lowest = self.limits.lower[-1] if self.limits.lower and "requantize" in ladder else None
+        relief = Relief(lowest, pool.host_limit_bytes if "offload" in ladder else 0)
         allowed_bytes = self.latest.allowed_bytes
-        coarse = allowed_bytes >> 20
-        if self._capacity[:2] != (coarse, prefill_chunk):
-            tokens = self.costs.largest_tokens(allowed_bytes, prefill_chunk)
-            self._capacity = (coarse, prefill_chunk, tokens)
-        return self._capacity[2]
+        asked = (allowed_bytes >> 20, prefill_chunk, relief, self.limits.storing)
+        if self._capacity[0] != asked:
+            tokens = self.costs.largest_tokens(allowed_bytes, prefill_chunk, relief)
+            self._capacity = (asked, tokens)
+        return self._capacity[1]
 
     def out_of_memory(self, needed_bytes: int) -> OutOfMemory:
         now = self.snapshot()

@@ -36,6 +36,7 @@ class Relief:
 
 
 AS_SEALED = Relief()
+NEWEST_TOKENS = 512  # of a turn in flight, which is no old text: a question and its reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +130,19 @@ class Costs:
     def needed_bytes(self, num_tokens: int, prefill_chunk: int) -> int:
         return self.footprint(num_tokens, prefill_chunk).total
 
-    def largest_tokens(self, allowed_bytes: int, prefill_chunk: int) -> int:
+    def largest_tokens(
+        self, allowed_bytes: int, prefill_chunk: int, relief: Relief = AS_SEALED
+    ) -> int:
         """The most tokens whose footprint fits, at most what the model can take. 0 where none
-        does.
+        does. With a relief all is old text but the first tokens and the newest.
         """
-        return last_that_fits(
-            lambda tokens: self.needed_bytes(tokens, prefill_chunk) <= allowed_bytes,
-            self.spec.max_positions,
-        )
+        recent = relief.pair.hot_tokens if relief.pair is not None else 0
+        kept = ceil((self.storing.sink_tokens + recent + NEWEST_TOKENS) / BLOCK_TOKENS)
+
+        def fits(num_tokens: int) -> bool:
+            sealed = max(0, num_tokens - self.storing.hot_tokens) // BLOCK_TOKENS
+            old_blocks = max(0, sealed - kept)
+            expected = self.footprint(num_tokens, prefill_chunk, 0, relief, old_blocks)
+            return expected.total <= allowed_bytes
+
+        return last_that_fits(fits, self.spec.max_positions)

@@ -28,7 +28,9 @@ def test_blocks_are_as_foretold(make_engine: MakeEngine, kind: str, num_tokens: 
     engine = make_engine(kind)
     run(engine, num_tokens, 50)
     assert engine.room.text is not None
-    for geometry, table in zip(engine.pool.geometries, engine.room.text.sequence.tables, strict=True):
+    for geometry, table in zip(
+        engine.pool.geometries, engine.room.text.sequence.tables, strict=True
+    ):
         held = sum(block is not None for block in table)
         foretold = geometry.blocks_held(num_tokens, 50)
         if geometry.window is None:

@@ -298,3 +298,16 @@ def test_idle_memory_goes_when_the_next_tokens_need_it(pool: int, idle: int, dro
     measures = plan_step(StepNeed(60 * MIB, 10 * MIB), now, RUNGS)
     freed = sum(m.frees_bytes for m in measures if isinstance(m, DropIdle))
     assert freed == dropped * MIB
+
+
+@pytest.mark.parametrize("pair", LOWER, ids=str)
+def test_what_is_said_to_fit_with_fewer_bits_is_admitted_so(pair: FormatPair) -> None:
+    known = replace(costs(), lower=(pair,), storing=Storing(floor=LOWER[-1], sink_tokens=64))
+    budget = known.needed_bytes(2000, 128)
+    most = known.largest_tokens(budget, 128, Relief(pair))
+    assert most > known.largest_tokens(budget, 128) == 2000
+    prompt = most - LEAST_REPLY
+    need = Need(prompt, LEAST_REPLY, 128, turns(prompt - 250), ((50, prompt - 200),))
+    plan = plan_admission(need, snapshot(budget), known, ("requantize", "truncate_turns"))
+    assert plan.fits
+    assert plan.left_out == ()

@@ -1,6 +1,7 @@
 """`python app.py bench NAME…`: measures this machine and this model; nothing is asserted.
 
     prefill, decode   speed beside the library's own loop and cache, in the formats that are set
+    quantized         decode beside the library's own quantized cache
     attention         attention alone beside the library's, and the bytes it reads in a second
     cache             tokens in a GiB of KV, and what of the pool stands free
     requantize        storing a text in lower formats, beside decode steps
@@ -28,7 +29,7 @@ from kvchat.models.verdicts import keep_verdicts
 from kvchat.settings import Settings, changed
 from kvchat.wording import Language
 
-NAMES = ("prefill", "decode", "attention", "cache", "requantize", "fidelity")
+NAMES = ("prefill", "decode", "quantized", "attention", "cache", "requantize", "fidelity")
 DEFAULT = ("prefill", "decode")
 
 
@@ -69,6 +70,9 @@ class _Benches:
         if wanted:
             rows = speed.measured(self.engine, self._contexts(speed.CONTEXTS))
             yield from (row for row in rows if row["name"] in wanted)
+        if "quantized" in names:
+            contexts = self._contexts(speed.CONTEXTS)
+            yield from speed.measured(self.engine, contexts, quantized=True)
         if "attention" in names:
             pairs = self._own(attention.DEFAULT_PAIRS)
             yield from attention.measured(self.engine, pairs, self._contexts(attention.CONTEXTS))

@@ -147,13 +147,18 @@ def make_reader(engine: Engine, name: str) -> Reader:
         return LibraryReader(engine, name, bits, _Rounded(config, rounded))
     if name != _QUANTO:
         return PairReader(engine, parse_pair(name))
-    try:
-        cache = QuantizedCache("quanto", config, nbits=4)
-    except (ImportError, ValueError):  # not installed, or a model with sliding layers
-        raise SettingsError("bench_peer", name=name) from None
+    cache = quanto_cache(engine)
     # For each group of 64 it keeps a scale and a shift in the model's own dtype.
     bits = 4 + 2 * 8 * engine.loaded.dtype.itemsize / 64
     return LibraryReader(engine, name, bits, cache)
+
+
+def quanto_cache(engine: Engine) -> Any:
+    """The library's own quantized cache, in 4 bits. Raises SettingsError where it cannot serve."""
+    try:
+        return QuantizedCache("quanto", engine.loaded.model.config, nbits=4)
+    except (ImportError, ValueError):  # not installed, or a model with sliding layers
+        raise SettingsError("bench_peer", name=_QUANTO) from None
 
 
 def parse_pair(name: str) -> FormatPair:

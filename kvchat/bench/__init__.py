@@ -5,6 +5,7 @@
     attention         attention alone beside the library's, and the bytes it reads in a second
     cache             tokens in a GiB of KV, and what of the pool stands free
     requantize        storing a text in lower formats, beside decode steps
+    resume            a text from disk after a restart, beside reading it again
     fidelity          what each pair of formats costs this model; the verdict is kept
 
 A row a measurement: a line to read, or with `--json` an object.
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kvchat.bench import attention, fidelity, requantize, speed
+from kvchat.bench import attention, fidelity, requantize, resume, speed
 from kvchat.bench import cache as cache_bench
 from kvchat.bench.readers import PEERS
 from kvchat.bench.telling import told
@@ -29,7 +30,7 @@ from kvchat.models.verdicts import keep_verdicts
 from kvchat.settings import Settings, changed
 from kvchat.wording import Language
 
-NAMES = ("prefill", "decode", "quantized", "attention", "cache", "requantize", "fidelity")
+NAMES = ("prefill", "decode", "quantized", "attention", "cache", "requantize", "resume", "fidelity")
 DEFAULT = ("prefill", "decode")
 
 
@@ -81,6 +82,8 @@ class _Benches:
             yield from cache_bench.measured(pairs, layer_formats=self.settings.layer_formats)
         if "requantize" in names:
             yield from requantize.measured(self.engine, self._own(requantize.DEFAULT_PAIRS))
+        if "resume" in names:
+            yield from resume.measured(self.engine, self._contexts(resume.CONTEXTS))
         if "fidelity" in names:
             yield from self._fidelity()
 

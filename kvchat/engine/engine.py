@@ -76,7 +76,6 @@ class Engine:
         least: Mapping[int, FormatPair] | None = None,
     ) -> None:
         self.loaded = loaded
-        self._probe = probe
         self._clock = clock
         found = geometries(loaded.spec, loaded.dtype, least)
         root = f"{loaded.name} {loaded.dtype}".encode()

@@ -55,7 +55,7 @@ class Room:
     def __init__(
         self, loaded: LoadedModel, probe: Probe, limits: Limits, pool: Pool, local: LocalModel
     ) -> None:
-        self._probe = probe
+        self.probe = probe
         self._pool, self._local = pool, local
         self._host_bytes_per_s = _host_bytes_per_s(pool.device)
         self.text: Text | None = None
@@ -89,7 +89,7 @@ class Room:
         """What is in memory now. Reads the probe."""
         library = self.text.library.nbytes if self.text is not None else self._local.kept_bytes
         self.latest = Snapshot(
-            self._probe.read(),
+            self.probe.read(),
             self.limits.budget,
             self.limits.headroom,
             self.costs.weight_bytes,

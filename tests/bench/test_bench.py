@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvchat import cli
-from kvchat.bench import NAMES, requantize
+from kvchat.bench import NAMES, requantize, resume
 from kvchat.bench.cache import Chats, measured, waste
 from kvchat.bench.telling import told
 from kvchat.engine.engine import Engine
@@ -102,6 +102,15 @@ def test_requantize_frees_what_it_says(engine: Engine) -> None:
     engine.pool.check_integrity(held=0)
 
 
+def test_a_text_from_disk_is_not_read_again(engine: Engine) -> None:
+    """The second engine finds all whole blocks but the one with the last token."""
+    (row,) = resume.measured(engine, (640,))
+    assert (row["context"], row["reused"], row["pair"]) == (640, 576, "int8/int8")
+    whole = 640 * sum(g.bytes_per_token for g in engine.pool.geometries)
+    assert whole / 4 < row["file_bytes"] < whole
+    assert min(row["read_again_ms"], row["resumed_ms"], row["files_ms"], row["step_ms"]) > 0
+
+
 def test_a_name_that_is_no_benchmark(capsys: pytest.CaptureFixture[str], data_dir: Path) -> None:
     for words in (["speed"], ["fidelity", "--pairs", "int7"], ["cache", "--pairs", "all,int7"]):
         assert cli.main(["bench", *words, "--lang", "en"]) == 1
@@ -119,6 +128,9 @@ def test_every_row_has_a_line() -> None:
          "requantize_ms": 1.5, "steps_ms": 2.5, "freed_bytes": 2**20},
         {"name": "decode", "context": 512, "threads": 2, "kvchat_ms": 1.0, "library_ms": 2.0,
          "ratio": 2.0, "cpu_ratio": 2.1},
+        {"name": "resume", "context": 4096, "pair": "int8/int8", "threads": 1, "reused": 4032,
+         "read_again_ms": 20.0, "resumed_ms": 1.0, "files_ms": 0.5, "file_bytes": 2**20,
+         "step_ms": 0.4, "ratio": 20.0},
     ]  # fmt: skip
     for row in rows:
         for lang in ("en", "ko"):

@@ -1,7 +1,7 @@
 """`bench resume`: a text that an earlier program has read, from disk, beside reading it again.
 
 A second engine over the same weights stands for the program after a restart: its pool is empty and
-it finds the files of the first. Seconds to the first token: with an empty cache, and from disk;
+it finds the files of the first, for a prompt that is one token longer. Seconds to the first token: with an empty cache, and from disk;
 beside that stand what reading the files alone takes and one decode step. Nothing is asserted here.
 """
 
@@ -44,9 +44,9 @@ def measured(
     engine.loaded.eos_token_ids = frozenset()
     generator = torch.Generator().manual_seed(1)
     for context in contexts:
-        most = engine.loaded.spec.max_positions - _NEW_TOKENS
+        most = engine.loaded.spec.max_positions - _NEW_TOKENS - 1
         ids = torch.randint(
-            10, engine.loaded.spec.vocab_size, (min(context, most),), generator=generator
+            10, engine.loaded.spec.vocab_size, (min(context, most) + 1,), generator=generator
         )
         refuse_too_large(engine, engine.costs.needed_bytes(len(ids) + _NEW_TOKENS, _CHUNK))
         with tempfile.TemporaryDirectory(prefix="kvchat-bench-") as folder:
@@ -55,14 +55,14 @@ def measured(
 
 def _row(engine: Engine, ids: tuple[int, ...], folder: Path, stored: FormatPair) -> dict[str, Any]:
     place = DiskPlace(KVFolder(folder), b"bench")
-    read_again_s = _first_program(engine, ids, place, stored)
+    read_again_s = _first_program(engine, ids[:-1], place, stored)
     found = [_timed(_opened(engine, place, stored), ids) for _ in range(_ROUNDS)]
     resumed_s = statistics.median(one.first_s for one in found)
     step_s = statistics.median(one.step_s for one in found)
     file_s, file_bytes = _reading(folder)
     return {
         "name": "resume",
-        "context": len(ids),
+        "context": len(ids) - 1,
         "reused": min(one.reused_tokens for one in found),
         "pair": str(stored),
         "threads": torch.get_num_threads(),

@@ -103,12 +103,12 @@ def test_requantize_frees_what_it_says(engine: Engine) -> None:
 
 
 def test_a_text_from_disk_is_not_read_again(engine: Engine) -> None:
-    """The second engine finds all whole blocks but the one with the last token."""
+    """The second engine finds all of it."""
     (row,) = resume.measured(engine, (640,))
-    assert (row["context"], row["reused"], row["pair"]) == (640, 576, "int8/int8")
+    assert (row["context"], row["reused"], row["pair"]) == (640, 640, "int8/int8")
     whole = 640 * sum(g.bytes_per_token for g in engine.pool.geometries)
     assert whole / 4 < row["file_bytes"] < whole
-    assert min(row["read_again_ms"], row["resumed_ms"], row["files_ms"], row["step_ms"]) > 0
+    assert min(row["read_again_ms"], row["resumed_ms"], row["step_ms"]) > 0
 
 
 def test_a_name_that_is_no_benchmark(capsys: pytest.CaptureFixture[str], data_dir: Path) -> None:
@@ -128,7 +128,7 @@ def test_every_row_has_a_line() -> None:
          "requantize_ms": 1.5, "steps_ms": 2.5, "freed_bytes": 2**20},
         {"name": "decode", "context": 512, "threads": 2, "kvchat_ms": 1.0, "library_ms": 2.0,
          "ratio": 2.0, "cpu_ratio": 2.1},
-        {"name": "resume", "context": 4096, "pair": "int8/int8", "threads": 1, "reused": 4032,
+        {"name": "resume", "context": 4096, "pair": "int8/int8", "threads": 1, "reused": 4096,
          "read_again_ms": 20.0, "resumed_ms": 1.0, "files_ms": 0.5, "file_bytes": 2**20,
          "step_ms": 0.4, "ratio": 20.0},
     ]  # fmt: skip

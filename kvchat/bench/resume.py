@@ -1,8 +1,9 @@
 """`bench resume`: a text that an earlier program has read, from disk, beside reading it again.
 
-A second engine over the same weights stands for the program after a restart: its pool is empty and
-it finds the files of the first, for a prompt that is one token longer. Seconds to the first token: with an empty cache, and from disk;
-beside that stand what reading the files alone takes and one decode step. Nothing is asserted here.
+A second engine over the same weights stands for the program after a restart: its pool is empty, it
+finds the files of the first, and its prompt is one token longer. Seconds to the first token: with
+an empty cache, and from disk; beside that stand what reading the files alone takes and one decode
+step. Nothing is asserted here.
 """
 
 import statistics

@@ -37,9 +37,28 @@
     });
     return K.el("span", { class: "kv-slide" }, slider, box);
   };
+  // What is known of the chosen one, said below the control
+  const noteOf = (field, id) => (field.choices.some((one) => one.note) ? K.el("div", { class: "kv-help", id: `${id}-note`, role: "status" }) : null);
+  const tell = (field, note, value) => note && K.put(note, field.choices.find((one) => one.value === value)?.note ?? "");
+  const MOST_SEGMENTS = 4; // more of them do not stand side by side in the drawer
+  const select = (field, id, changed) => {
+    const note = noteOf(field, id);
+    const options = field.choices.map((one) => K.el("option", { value: one.value, text: one.closed ? K.say("ui.choice.closed", { label: one.label }) : one.label, title: one.note ?? null, disabled: one.closed ?? false }));
+    const box = K.el("select", { id, class: "kv-input", "aria-label": field.label, "aria-describedby": `${id}-help` }, ...options);
+    box.addEventListener("change", () => {
+      tell(field, note, box.value);
+      changed();
+    });
+    const write = (wanted) => {
+      box.value = wanted;
+      tell(field, note, wanted);
+    };
+    return { element: note ? K.el("div", {}, box, note) : box, read: () => box.value, write };
+  };
   const choice = (field, id, changed) => {
+    if (field.choices.length > MOST_SEGMENTS) return select(field, id, changed);
     let value = field.value;
-    const note = field.choices.some((one) => one.note) ? K.el("div", { class: "kv-help", id: `${id}-note`, role: "status" }) : null;
+    const note = noteOf(field, id);
     const buttons = field.choices.map((one) => K.el("button", { type: "button", role: "radio", text: one.label, title: one.note ?? null, disabled: one.closed ?? false, on: { click: () => {
       write(one.value);
       changed();
@@ -51,7 +70,7 @@
         button.setAttribute("aria-checked", String(is));
         button.tabIndex = is ? 0 : -1;
       });
-      if (note) K.put(note, field.choices.find((one) => one.value === wanted)?.note ?? "");
+      tell(field, note, wanted);
     };
     const row = K.el("div", { id, class: "kv-segments", role: "radiogroup", "aria-label": field.label }, ...buttons);
     row.addEventListener("keydown", (event) => {

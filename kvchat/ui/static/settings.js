@@ -8,7 +8,7 @@
     body = element;
   };
   K.on("panel", (tab) => {
-    if (tab === "settings" && !changes().size) load();
+    if (tab === "settings") load();
   });
 
   const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
@@ -20,8 +20,10 @@
     }
     return found;
   };
+  // Shows what holds now, unless something was changed here meanwhile
   const load = async () => {
     const found = await K.call("settings");
+    if (changes().size) return;
     if (!found.groups) {
       body.replaceChildren(K.el("p", { class: "kv-hint", text: found.error?.message ?? "" }));
       return;

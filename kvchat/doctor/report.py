@@ -21,6 +21,7 @@ OWN_MESSAGES = (
     "an answer failed",
     "a text could not be closed",
     "saving failed",
+    "the cache is not what it should be",
     "the engine could not be closed",
 )
 LEFT_OUT = "…"

@@ -124,8 +124,10 @@ class Engine:
         """The newest measurement; any thread may ask."""
         return self.room.last_snapshot
 
-    def frame(self, prefill_chunk: int = 512) -> dict[str, Any]:
-        """The frame of what is open now; call it from the thread that runs the engine."""
+    def frame(self, prefill_chunk: int = 512, step_tokens: int = 1) -> dict[str, Any]:
+        """The frame of what is open now; call it from the thread that runs the engine.
+        `step_tokens`: what is computed at a time just now.
+        """
         now = self.room.snapshot()
         sequence = self.room.text.sequence if self.room.text is not None else None
         num_tokens = sequence.num_cached if sequence is not None else 0
@@ -135,7 +137,7 @@ class Engine:
             now.headroom,
             now.weight_bytes,
             now.library_bytes,
-            self.costs.activations(prefill_chunk, num_tokens),
+            self.costs.activations(step_tokens, num_tokens),
             self.room.capacity_tokens(prefill_chunk),
             self.disk.num_bytes if self.disk is not None else 0,
         )
@@ -309,7 +311,8 @@ class Engine:
     def _framed(self, reply: Reply) -> Iterator[Framed]:
         if self._clock() - self._framed_s >= FRAME_INTERVAL_S:
             self._framed_s = self._clock()
-            yield Framed(self.frame(reply.prefill_chunk))
+            step_tokens = 1 if reply.ids else reply.chunk_tokens
+            yield Framed(self.frame(reply.prefill_chunk, step_tokens))
 
     def _figures(self, reply: Reply, text: Text) -> Figures:
         last = reply.request.spans[-1] if reply.request.spans else None

@@ -134,7 +134,7 @@ class BlockStore(ABC):
         here = (one for one in self.index.all() if one.tier == slabs.tier)
         if slabs is self.on_host and self.device.type == "cuda":
             # The processor moves them: a kernel may still be reading where they lay.
-            torch.cuda.current_stream(self.device).synchronize()
+            torch.accelerator.synchronize(self.device)
         try:
             return slabs.pack(here, self._left_bytes(slabs))
         except Exception as error:

@@ -12,7 +12,10 @@ pytestmark = pytest.mark.browser
 
 
 def english_in(text: str) -> list[str]:
-    """Runs of Latin words that are no abbreviations: a Korean screen has none of ours."""
+    """Runs of Latin words that are no abbreviations: a Korean screen has none of ours, but for
+    commands, between backticks.
+    """
+    text = re.sub(r"`[^`]*`", "", text)
     found = re.findall(r"[A-Za-z]{2,}(?: [A-Za-z]{2,})+", text)
     return [words for words in found if not words.isupper()]
 

@@ -41,7 +41,10 @@ class KVTable:
 
     def _forget(self, name: str, header: Header) -> None:
         if header.tail_tokens:
-            self._tails[header.parent].remove(name)
+            tails = self._tails[header.parent]
+            tails.remove(name)
+            if not tails:
+                del self._tails[header.parent]
             return
         for key in header.keys:
             self._by_key[key] = [one for one in self._by_key.get(key, ()) if one[0] != name]

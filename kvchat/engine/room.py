@@ -43,6 +43,7 @@ from kvchat.planner.plan import (
     plan_step,
     plan_way_back,
     relieve,
+    spare_bytes,
 )
 
 if TYPE_CHECKING:
@@ -160,14 +161,21 @@ class Room:
         """Before a text grows to so many tokens: gives up what the planner says. `ahead`: it may
         turn out shorter, so that nothing is done yet that loses anything.
         """
-        assert self.text is not None
-        activations = self.set_limit(reply, chunk_tokens)
-        # Blocks for which there is no free place, and what is kept for the hot window.
-        missing = self.text.sequence.bytes_to_come(num_tokens, chunk_tokens)
-        need = StepNeed(self._pool.hot_reserve_bytes + missing, activations)
+        need = self._need(reply, num_tokens, chunk_tokens)
+        if spare_bytes(need, self.latest) >= 0:
+            return  # as nearly always: what old text could give need not be counted
         offers = () if ahead else self._offers(reply)
         for measure in plan_step(need, self.latest, self.limits.ladder, offers):
             yield self._take(reply, measure, "no_room")
+
+    def _need(self, reply: Reply, num_tokens: int, chunk_tokens: int) -> StepNeed:
+        """Of the open text until it has so many tokens: blocks for which there is no free place,
+        and what is kept for the hot window. Sets the pool's limit.
+        """
+        assert self.text is not None
+        activations = self.set_limit(reply, chunk_tokens)
+        missing = self.text.sequence.bytes_to_come(num_tokens, chunk_tokens)
+        return StepNeed(self._pool.hot_reserve_bytes + missing, activations)
 
     def _offers(self, reply: Reply) -> tuple[Offer, ...]:
         return self._old_text(reply).offers(self.limits.lower, self.latest)
@@ -180,14 +188,11 @@ class Room:
         """Before a reply: what left the device, or lost bits, comes back if there is room for it
         beside the whole text to be.
         """
-        assert self.text is not None
         old = self._old_text(reply)
         on_host, rise = old.on_host_bytes(), old.raise_bytes()
         if not on_host and not rise:
             return
-        activations = self.set_limit(reply, chunk_tokens)
-        missing = self.text.sequence.bytes_to_come(num_tokens, chunk_tokens)
-        need = StepNeed(self._pool.hot_reserve_bytes + missing, activations)
+        need = self._need(reply, num_tokens, chunk_tokens)
         for measure in plan_way_back(need, self.latest, on_host, rise):
             done = old.apply(measure)
             if done.num_tokens:

@@ -284,6 +284,12 @@ class StepNeed:
     activation_bytes: int
 
 
+def spare_bytes(need: StepNeed, snapshot: Snapshot) -> int:
+    """What is left beside the coming tokens; below 0 what is short."""
+    growth = snapshot.allowed_bytes - snapshot.own_bytes - need.activation_bytes
+    return growth - need.pool_bytes
+
+
 Offer = Requantize | Offload
 
 
@@ -295,8 +301,7 @@ def plan_step(
     Frees a little more than needed, so that a growing text does not ask at each block. `offers`:
     the most that could be done about the old text that is open.
     """
-    growth = snapshot.allowed_bytes - snapshot.own_bytes - need.activation_bytes
-    short = need.pool_bytes - growth
+    short = -spare_bytes(need, snapshot)
     found: list[Measure] = []
     for rung in ladder:
         if short <= 0:
@@ -320,8 +325,7 @@ def plan_way_back(
     on_host_bytes: of the open text on the host. raise_bytes: what its blocks would take more in the
     better copies that are held.
     """
-    growth = snapshot.allowed_bytes - snapshot.own_bytes - need.activation_bytes
-    spare = growth - need.pool_bytes - 2 * _least_step(snapshot)
+    spare = spare_bytes(need, snapshot) - 2 * _least_step(snapshot)
     back = max(0, min(on_host_bytes, spare))
     more = max(0, min(raise_bytes, spare - back))
     found: list[WayBack] = [BringBack(-back)] if back else []

@@ -97,21 +97,16 @@ class KeepInChat:
         self.took(entry("answer_failed", about, row["code"], 0, None, (self._user_hash,)))
 
     def took(self, taken: dict[str, Any]) -> dict[str, Any]:
-        return write_ledger(self._store, self._chat, taken)
+        return write_ledger(self._store, self._chat, taken, self._user_hash)
 
 
-def write_ledger(store: Store, chat: str, taken: dict[str, Any]) -> dict[str, Any]:
-    """Keeps a ledger entry with the chat; returns it with its number, as listeners see it."""
-    kept = store.add_ledger(
-        chat,
-        taken["code"],
-        taken["arguments"],
-        taken["turns"],
-        bytes_predicted=taken["bytes_predicted"],
-        bytes_measured=taken["bytes_measured"],
-        reason=taken["reason"],
-        at_s=taken["at_s"],
-    )
+def write_ledger(
+    store: Store, chat: str, taken: dict[str, Any], question: str | None = None
+) -> dict[str, Any]:
+    """Keeps a ledger entry with the chat, and with the question that is being answered; returns it
+    with its number, as listeners see it.
+    """
+    kept = store.add_ledger(chat, **taken, question=question)
     return {**taken, "number": kept.number}
 
 

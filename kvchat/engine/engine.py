@@ -45,7 +45,7 @@ from kvchat.kvcache.spans import Span
 from kvchat.kvcache.tiers import DiskPlace, DiskTier
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
 from kvchat.planner.costs import Costs
-from kvchat.planner.ledger import entry
+from kvchat.planner.ledger import entry, stored
 from kvchat.planner.plan import Snapshot
 from kvchat.units import format_size
 
@@ -216,7 +216,8 @@ class Engine:
         found = self.disk.restore(request.prompt_ids, request.chat)
         while self.disk.removed:
             arguments: dict[str, Any] = {"file": self.disk.removed.pop(0)}
-            yield Took(entry("drop_file", arguments, "damaged_file", 0, None))
+            before = stored((), "disk")
+            yield Took(entry("drop_file", arguments, "damaged_file", 0, None, before=before))
         if found is not None:
             arguments = {
                 "tokens": found.num_tokens,
@@ -224,7 +225,8 @@ class Engine:
                 "formats": str(found.formats),
                 "s": f"{found.s:.2f}",
             }
-            yield Took(entry("restore", arguments, "on_disk", 0, None))
+            before, after = (stored([str(found.formats)], tier) for tier in ("disk", "device"))
+            yield Took(entry("restore", arguments, "on_disk", 0, None, before=before, after=after))
 
     def _lost(self, text: Text) -> Iterator[Took]:
         """Says what was read before and is read again, since the model cannot go back to it."""

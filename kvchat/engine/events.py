@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any, Literal
 
 from kvchat.errors import KVChatError
-from kvchat.kvcache.spans import Span
+from kvchat.kvcache.spans import PageSpan, Span
 
 FinishReason = Literal["stop", "length", "cancelled", "failed"]
 
@@ -44,7 +44,8 @@ class Request:
     stop.
 
     `chat` labels the frames made meanwhile; nothing else is known of it here. `old`: ranges of the
-    prompt's tokens that may be stored in less, or moved, when memory is short.
+    prompt's tokens that may be stored in less, or moved, when memory is short. `pages`: where the
+    pages of documents stand, as far as they are told.
     """
 
     prompt_ids: tuple[int, ...]
@@ -57,6 +58,7 @@ class Request:
     cancel: threading.Event = field(default_factory=threading.Event)
     chat: str = ""
     old: tuple[tuple[int, int], ...] = ()
+    pages: tuple[PageSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,29 +6,35 @@ pinned), in whole blocks, behind the sinks and before the newest R tokens.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kvchat.device.copying import host_seconds_per_step
 from kvchat.engine.events import Request
 from kvchat.kvcache.blocks import FP, Block, Tier, shape_of
 from kvchat.kvcache.pool import Pool, PoolFull
 from kvchat.kvcache.sequence import Sequence as Text
-from kvchat.kvcache.spans import whole_blocks
+from kvchat.kvcache.spans import PageSpan, Span, whole_blocks
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, lower_of
+from kvchat.planner.ledger import pages, stored
 from kvchat.planner.measures import BringBack, Offload, Raise, Requantize, WayBack
 from kvchat.planner.plan import Offer, Snapshot
 
 Placed = tuple[int, Block]
+Kept = tuple[str, Tier]
 
 
 @dataclass(frozen=True, slots=True)
 class Relieved:
     """What was done: bytes freed on the device (below 0: taken there), tokens concerned, names of
-    their turns.
+    their turns, their documents with the pages, and how they were stored before and after.
     """
 
     num_bytes: int
     num_tokens: int
     turns: tuple[str, ...]
+    documents: tuple[dict[str, Any], ...] = ()
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
 
 
 class OldText:
@@ -111,23 +117,51 @@ class OldText:
     def _done(self, chosen: list[Placed], do: Callable[[Block], int]) -> Relieved:
         """Where the pool or the host has no more room, what was done stays done."""
         num_bytes, places = 0, set[int]()
+        before, after = list[Kept](), list[Kept]()
         try:
             for i, block in chosen:
+                was = (str(block.pair), block.tier)
                 moved = do(block)
                 num_bytes += moved
-                places |= {i} if moved else set()
+                if moved:
+                    places.add(i)
+                    before.append(was)
+                    after.append((str(block.pair), block.tier))
         except PoolFull:
             pass
-        return Relieved(num_bytes, len(places) * BLOCK_TOKENS, self._turns(places))
+        return Relieved(
+            num_bytes,
+            len(places) * BLOCK_TOKENS,
+            self._turns(places),
+            self._documents(places),
+            _stored(before),
+            _stored(after),
+        )
 
     def _turns(self, places: set[int]) -> tuple[str, ...]:
-        tokens = {i * BLOCK_TOKENS for i in places}
-        return tuple(
-            span.name
-            for span in self._request.spans
-            if span.kind == "turn"
-            and any(span.start < t + BLOCK_TOKENS and t < span.stop for t in tokens)
-        )
+        spans = (span for span in self._request.spans if span.kind == "turn")
+        return tuple(span.name for span in spans if _touched(span, places))
+
+    def _documents(self, places: set[int]) -> tuple[dict[str, Any], ...]:
+        """With the pages where those are known; those in turns among them."""
+        request, found = self._request, dict[str, list[int] | None]()
+        for span in request.spans:
+            if span.kind == "document" and _touched(span, places):
+                found[span.name] = None
+        for page in request.pages:
+            if _touched(page, places):
+                found[page.document] = [*(found.get(page.document) or ()), page.page]
+        return tuple(pages(document, numbers) for document, numbers in found.items())
+
+
+def _touched(span: Span | PageSpan, places: set[int]) -> bool:
+    first, last = span.start // BLOCK_TOKENS, (span.stop - 1) // BLOCK_TOKENS
+    return any(i in places for i in range(first, last + 1))
+
+
+def _stored(kept: list[Kept]) -> dict[str, Any] | None:
+    """All of it lies in one tier."""
+    return stored((pair for pair, _ in kept), kept[0][1]) if kept else None
 
 
 def _until(blocks: list[Placed], wanted_bytes: int, size: Callable[[Block], int]) -> list[Placed]:

@@ -25,7 +25,7 @@ from kvchat.engine.reply import Reply
 from kvchat.errors import OutOfMemory
 from kvchat.kvcache.pool import Pool
 from kvchat.planner.costs import Costs, Relief
-from kvchat.planner.ledger import entry
+from kvchat.planner.ledger import Undo, entry, stored
 from kvchat.planner.measures import (
     DropIdle,
     Measure,
@@ -201,7 +201,9 @@ class Room:
     def _take(self, reply: Reply, measure: Measure, reason: str, *, for_hot: bool = False) -> Took:
         """Does it, and says what it freed."""
         if isinstance(measure, (Requantize, Offload)):
-            return _told(reply, measure, reason, self._old_text(reply).apply(measure))
+            kept = isinstance(measure, Requantize) and self._pool.keep_originals
+            undo: Undo = "raise" if kept else measure.undo
+            return _told(reply, measure, reason, self._old_text(reply).apply(measure), undo)
         assert isinstance(measure, DropIdle)
         return self._drop_idle(measure, reason, for_hot=for_hot)
 
@@ -215,7 +217,17 @@ class Room:
         num_blocks, dropped = drop(measure.frees_bytes - kept, to_host=to_host)
         code = f"{measure.code}_to_host" if to_host else measure.code
         freed = kept + dropped
-        return Took(entry(code, {"blocks": num_blocks}, reason, measure.frees_bytes, freed))
+        return Took(
+            entry(
+                code,
+                {"blocks": num_blocks},
+                reason,
+                measure.frees_bytes,
+                freed,
+                before=stored((), "device"),
+                after=stored((), "host") if to_host else None,
+            )
+        )
 
     def rungs(self, reply: Reply, num_left: int) -> Callable[[int, Shortage], Took | None]:
         """What to give up after a step ran out of memory: nothing at first, then the ladder's
@@ -278,9 +290,28 @@ def _host_bytes_per_s(device: torch.device) -> float | None:
         return None
 
 
-def _told(reply: Reply, measure: Offer | WayBack, reason: str, done: Relieved) -> Took:
+def _told(
+    reply: Reply,
+    measure: Offer | WayBack,
+    reason: str,
+    done: Relieved,
+    undo: Undo | None = None,
+) -> Took:
     """What was lost in mid answer is told with the token of the reply from which on it holds."""
     code, arguments = measure.code, measure.arguments | {"tokens": done.num_tokens}
     if reply.ids and isinstance(measure, Requantize):
         code, arguments["from_token"] = f"{code}_from", len(reply.ids)
-    return Took(entry(code, arguments, reason, measure.frees_bytes, done.num_bytes, done.turns))
+    return Took(
+        entry(
+            code,
+            arguments,
+            reason,
+            measure.frees_bytes,
+            done.num_bytes,
+            done.turns,
+            documents=done.documents,
+            before=done.before,
+            after=done.after,
+            undo=undo,
+        )
+    )

@@ -30,6 +30,18 @@ class Span:
         return self.stop - self.start
 
 
+@dataclass(frozen=True, slots=True)
+class PageSpan:
+    """Tokens [start, stop) of a page of a document that stands whole in a prompt; pages count from
+    1.
+    """
+
+    document: str
+    page: int
+    start: int
+    stop: int
+
+
 def whole_blocks(
     ranges: Iterable[tuple[int, int]], start: int = 0, stop: int | None = None
 ) -> list[int]:

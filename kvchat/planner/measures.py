@@ -1,6 +1,7 @@
 """What can be done when the next step does not fit: pure proposals, each with the bytes it frees.
 
-`code` names the measure in the ledger and in the wording; `loss` says what it costs the person.
+`code` names the measure in the ledger and in the wording; `loss` says what it costs the person,
+and `undo` how what stays taken is taken back.
 Doing it is the engine's (memory) or the conversation's (turns) business.
 
 Old text: whole blocks of documents and turns before the one in flight, but for what is pinned. Only
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from kvchat.memory.formats import FormatPair
+from kvchat.planner.ledger import Undo
 
 Loss = Literal["none", "slower", "lossy"]
 
@@ -68,6 +70,7 @@ class Requantize:
 
     code: ClassVar[str] = "requantize"
     loss: ClassVar[Loss] = "lossy"
+    undo: ClassVar[Undo] = "read_again"
     frees_bytes: int
     pair: FormatPair
 
@@ -84,6 +87,7 @@ class Offload:
 
     code: ClassVar[str] = "offload"
     loss: ClassVar[Loss] = "slower"
+    undo: ClassVar[Undo] = "bring_back"
     frees_bytes: int
     step_s: float
 
@@ -130,6 +134,7 @@ class TruncateTurns:
 
     code: ClassVar[str] = "truncate_turns"
     loss: ClassVar[Loss] = "lossy"
+    undo: ClassVar[Undo] = "read_again"
     frees_bytes: int
     turns: tuple[str, ...]
     tokens: int

@@ -142,8 +142,11 @@ _FOLLOWERS = (
     ("generations", "message", "chat = ?"),
     ("pins", "message", "chat = ?"),
     ("drafts", "user", "chat = ?"),
+    ("ledger", "question", "chat = ?"),
     ("ledger_turns", "message", "entry IN (SELECT number FROM ledger WHERE chat = ?)"),
 )
+# What outlives the message: it hangs under what stood before that from then on.
+_OUTLIVES = ("branches", "ledger")
 
 
 def _follow(
@@ -152,12 +155,13 @@ def _follow(
     """Moves what hangs under the messages to their new names, each row once, by its row id.
 
     A new name may be the old name of another message, so names are not replaced one by one. What
-    hangs under a message that is gone goes with it, but for a branch: that ends before it.
+    hangs under a message that is gone goes with it, but for what outlives it: a branch, which ends
+    before it, and what was done while it was answered.
     """
     for table, column, ours in _FOLLOWERS:
         rows = connection.execute(f"SELECT rowid, {column} FROM {table} WHERE {ours}", (chat,))
         for row, name in rows.fetchall():
-            if name in gone and table != "branches":
+            if name in gone and table not in _OUTLIVES:
                 connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (row,))
             elif name in renamed:
                 moved = f"UPDATE {table} SET {column} = ? WHERE rowid = ?"

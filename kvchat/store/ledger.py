@@ -18,24 +18,46 @@ class Ledger(Base):
         arguments: Mapping[str, Any],
         turns: Sequence[str] = (),
         *,
+        at_s: float | None = None,
         bytes_predicted: int = 0,
         bytes_measured: int | None = None,
         reason: str = "",
-        at_s: float | None = None,
+        documents: Sequence[Mapping[str, Any]] = (),
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
+        lost_tokens: int = 0,
+        undo: str | None = None,
+        question: str | None = None,
     ) -> LedgerEntry:
-        """`turns` are user message hashes; those that the chat no longer has are left out.
+        """`turns` are user message hashes; those that the chat no longer has are left out, and so
+        is the `question` that was being answered.
 
         Raises StoreError `chat_gone`.
         """
-        at_s = self._clock() if at_s is None else at_s
+        row = {
+            "chat": chat,
+            "at_s": self._clock() if at_s is None else at_s,
+            "code": code,
+            "arguments": json.dumps(dict(arguments)),
+            "bytes_predicted": bytes_predicted,
+            "bytes_measured": bytes_measured,
+            "reason": reason,
+            "documents": json.dumps([dict(one) for one in documents]),
+            "stored_before": None if before is None else json.dumps(dict(before)),
+            "stored_after": None if after is None else json.dumps(dict(after)),
+            "lost_tokens": lost_tokens,
+            "undo": undo,
+            "question": question,
+        }
         with self._database.write() as connection:
             if chat is not None:
                 tree.current_branch(connection, chat)
-            written = (chat, at_s, code, json.dumps(dict(arguments)))
+                if question is not None and not _reaches(connection, chat, question):
+                    row["question"] = None
             number = connection.execute(
-                "INSERT INTO ledger (chat, at_s, code, arguments, bytes_predicted, bytes_measured,"
-                " reason) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (*written, bytes_predicted, bytes_measured, reason),
+                f"INSERT INTO ledger ({', '.join(row)})"
+                f" VALUES ({', '.join(f':{name}' for name in row)})",
+                row,
             ).lastrowid
             connection.executemany(
                 "INSERT INTO ledger_turns SELECT :entry, :place, :turn WHERE :chat IS NULL"
@@ -69,6 +91,13 @@ class Ledger(Base):
             return frozenset(row["message"] for row in rows)
 
 
+def _reaches(connection: sqlite3.Connection, chat: str, message: str) -> bool:
+    found = connection.execute(
+        "SELECT 1 FROM reached WHERE chat = ? AND message = ?", (chat, message)
+    ).fetchone()
+    return found is not None
+
+
 def _entries(
     connection: sqlite3.Connection, where: str, values: Sequence[object]
 ) -> list[LedgerEntry]:
@@ -91,6 +120,12 @@ def _entries(
             bytes_predicted=row["bytes_predicted"],
             bytes_measured=row["bytes_measured"],
             reason=row["reason"],
+            documents=tuple(json.loads(row["documents"])),
+            before=json.loads(row["stored_before"] or "null"),
+            after=json.loads(row["stored_after"] or "null"),
+            lost_tokens=row["lost_tokens"],
+            undo=row["undo"],
+            question=row["question"],
         )
         for row in rows
     ]

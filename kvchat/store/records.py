@@ -69,7 +69,11 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """What was done to which turns (named by their user messages), and why. Numbers only grow."""
+    """What was done to which turns (named by their user messages), and why. Numbers only grow.
+
+    The fields are those of `planner.ledger.entry`. `question`: the user message that was being
+    answered (where that is deleted, the message before it); None where none was, or nobody knows.
+    """
 
     number: int
     chat: str | None
@@ -80,6 +84,12 @@ class LedgerEntry:
     bytes_predicted: int
     bytes_measured: int | None
     reason: str
+    documents: tuple[dict[str, Any], ...] = ()
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    lost_tokens: int = 0
+    undo: str | None = None
+    question: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,20 @@ CREATE TABLE saved_settings (
 )
 """
 
-MIGRATIONS = (_first_tables,)
+
+def _whole_ledger(connection: sqlite3.Connection) -> None:
+    for column in (
+        "documents TEXT NOT NULL DEFAULT '[]'",  # JSON
+        "stored_before TEXT",  # JSON
+        "stored_after TEXT",  # JSON
+        "lost_tokens INTEGER NOT NULL DEFAULT 0",
+        "undo TEXT",
+        "question TEXT",  # the user message that was being answered
+    ):
+        connection.execute(f"ALTER TABLE ledger ADD COLUMN {column}")
+
+
+MIGRATIONS = (_first_tables, _whole_ledger)
 
 
 def migrate(connection: sqlite3.Connection) -> None:

@@ -196,7 +196,9 @@ class Engine:
         request = reply.request
 
         def begin() -> Text:
-            return self.local.open(request.prompt_ids, reply.chunk_tokens)
+            return self.local.open(
+                request.prompt_ids, reply.chunk_tokens, as_sealed=request.restore
+            )
 
         self.room.set_limit(reply, reply.chunk_tokens)
         yield from self._restored(request)
@@ -211,7 +213,7 @@ class Engine:
 
     def _restored(self, request: Request) -> Iterator[Took]:
         """Loads what the disk has of the prompt, and says so; also what it had to remove."""
-        if self.disk is None:
+        if self.disk is None or request.restore:  # files hold texts in less than that
             return
         found = self.disk.restore(request.prompt_ids, request.chat)
         while self.disk.removed:

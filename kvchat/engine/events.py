@@ -45,7 +45,8 @@ class Request:
 
     `chat` labels the frames made meanwhile; nothing else is known of it here. `old`: ranges of the
     prompt's tokens that may be stored in less, or moved, when memory is short. `pages`: where the
-    pages of documents stand, as far as they are told.
+    pages of documents stand, as far as they are told. `restore`: nothing is taken from the cache
+    that is stored in less than texts are sealed in; it is read again.
     """
 
     prompt_ids: tuple[int, ...]
@@ -59,6 +60,7 @@ class Request:
     chat: str = ""
     old: tuple[tuple[int, int], ...] = ()
     pages: tuple[PageSpan, ...] = ()
+    restore: bool = False
 
 
 @dataclass(frozen=True, slots=True)

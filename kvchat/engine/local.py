@@ -47,15 +47,17 @@ class LocalModel:
         self.has_library_layers = len(paged) < len(spec.layers)
         self._kept: Text | None = None
 
-    def open(self, token_ids: Ids[int], prefill_chunk: int) -> Text:
-        """A text that begins with what is still in the cache of these ids. Raises PoolFull.
+    def open(self, token_ids: Ids[int], prefill_chunk: int, *, as_sealed: bool = False) -> Text:
+        """A text that begins with what is still in the cache of these ids (`as_sealed`: in no less
+        than it would be sealed in now). Raises PoolFull.
 
         Blocks can be shared and rolled back; the library's own layers can only go on where they
         stopped.
         """
         if self.has_library_layers:
             return self._open_whole(token_ids, prefill_chunk)
-        return self._text(Sequence.begin(self.pool, token_ids, self._capacity(prefill_chunk)))
+        capacity = self._capacity(prefill_chunk)
+        return self._text(Sequence.begin(self.pool, token_ids, capacity, as_sealed=as_sealed))
 
     def _capacity(self, prefill_chunk: int) -> int:
         """Tokens of a hot window while so much is read at a time."""

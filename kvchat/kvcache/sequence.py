@@ -81,15 +81,19 @@ class Sequence:
     # --- beginning and end ------------------------------------------------------------------------
 
     @classmethod
-    def begin(cls, pool: Pool, token_ids: Ids[int], capacity: int) -> "Sequence":
-        """A sequence that holds as much of the ids' prefix as the pool still has. Raises PoolFull.
+    def begin(
+        cls, pool: Pool, token_ids: Ids[int], capacity: int, *, as_sealed: bool = False
+    ) -> "Sequence":
+        """A sequence that holds as much of the ids' prefix as the pool still has; with `as_sealed`
+        nothing that is stored in less than it would be sealed in now. Raises PoolFull.
 
         `capacity`: tokens of the hot window, at least R + 64 + the prefill chunk; less will do
         where fewer ids than that are left to be read.
         """
         sequence = cls(pool)
         storing = sequence.storing
-        match = pool.index.match(token_ids, storing.floor, storing.hot_tokens)
+        floor = storing.seal if as_sealed else storing.floor
+        match = pool.index.match(token_ids, floor, storing.hot_tokens)
         for table, blocks in zip(sequence.tables, match.blocks, strict=True):
             for block in blocks:
                 if block is not None:

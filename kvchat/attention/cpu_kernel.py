@@ -34,11 +34,15 @@ from kvchat.attention.cpu_lanes import (
     fill,
     highest,
     pointer,
+    raised,
+    scaled,
+    weighted,
     widen,
 )
 from kvchat.memory.footprint import BLOCK_TOKENS
 
-# numba keeps compiled kernels by this file's date; what the loops are made of belongs to the key.
+# numba keeps compiled kernels by this file's date and the processor; what the loops are made of
+# belongs to the key.
 _STAMP = crc32(Path(cpu_lanes.__file__).read_bytes())
 # A full disk, a file that was cut off, no folder to write to: it is compiled for this process then.
 _NO_DISK = (OSError, RuntimeError, EOFError, UnpicklingError)
@@ -69,8 +73,10 @@ def two_floats(first: float, second: float) -> int:
 
 
 def item_floats(key_dim: int, value_dim: int, ratio: int) -> int:
-    """A work item's running softmax, its queries plain and rotated, scores and scales."""
-    return ratio * (2 + 2 * value_dim + 2 * key_dim + BLOCK_TOKENS) + BLOCK_TOKENS
+    """A work item's running softmax, its queries plain and rotated, scores, scales, and what the
+    codes' offset adds to each score.
+    """
+    return ratio * (3 + 2 * value_dim + 2 * key_dim + BLOCK_TOKENS) + BLOCK_TOKENS
 
 
 def _mark(*about: object) -> int:
@@ -145,9 +151,7 @@ def passes(
         at_query_turned = at_query + 4 * ratio * key_dim
         at_scores = at_query_turned + 4 * ratio * key_dim
         at_scales = at_scores + 4 * ratio * num_tokens
-        scores = carray(pointer(at_scores), (ratio, num_tokens), np.float32)
-        scales = carray(pointer(at_scales), (num_tokens,), np.float32)
-        turned = carray(pointer(at_turned), (ratio, value_dim), np.float32)
+        offsets = carray(pointer(at_scales + 4 * num_tokens), (ratio,), np.float32)
         own_turned = carray(pointer(at_query_turned), (ratio, key_dim), np.float32)
         if given[BEGINS]:
             fill(at_top, ratio, _LOWEST)
@@ -162,26 +166,25 @@ def passes(
                 own_turned[r, d] = own[r, d]
             if keys_coded:
                 _turn(at_query_turned + 4 * r * key_dim, key_parts)
+                offsets[r] = 0
+                for d in range(key_dim):
+                    offsets[r] += own_turned[r, d] * key_offset
         table = carray(pointer(given[TABLE]), (given[NUM_BLOCKS],), np.int64)
         first = given[NUM_BLOCKS] * share // given[NUM_SHARES]
         stop = given[NUM_BLOCKS] * (share + 1) // given[NUM_SHARES]
         for i in range(first, stop):
             at = table[i] + given[LAYER_OFFSET] + head * given[HEAD_BYTES]
+            coming = table[min(i + 1, stop - 1)] - table[i]
             if keys_coded:
-                fill(at_scores, ratio * num_tokens, np.float32(0))
                 accumulate(
-                    at, at_query_turned, at_scores, key_dim, key_kind, key_dim, num_tokens, ratio
-                )
+                    at, at_query_turned, at_scores, key_dim, key_kind, key_dim, num_tokens, ratio,
+                    1, coming,
+                )  # fmt: skip
                 widen(at + key_codes_bytes, at_scales)
                 for r in range(ratio):
-                    offset = np.float32(0)
-                    for d in range(key_dim):
-                        offset += own_turned[r, d]
-                    offset *= key_offset
-                    for j in range(num_tokens):
-                        scores[r, j] = (scores[r, j] + offset) * (scales[j] * key_unit)
+                    scaled(at_scores + 4 * r * num_tokens, at_scales, offsets[r], key_unit)
             else:
-                dots(at, at_query, at_scores, num_tokens, key_kind, key_dim, ratio)
+                dots(at, at_query, at_scores, num_tokens, key_kind, key_dim, ratio, coming)
             if i == 0:
                 for r in range(ratio):
                     fill(at_scores + 4 * r * num_tokens, given[SKIP], _LOWEST)
@@ -189,16 +192,11 @@ def passes(
             if values_coded:
                 widen(at + values_at + value_codes_bytes, at_scales)
                 for r in range(ratio):
-                    offset = np.float32(0)
-                    for j in range(num_tokens):
-                        scores[r, j] *= scales[j] * value_unit
-                        offset += scores[r, j]
-                    offset *= value_offset
-                    for d in range(value_dim):
-                        turned[r, d] += offset
+                    total = weighted(at_scores + 4 * r * num_tokens, at_scales, value_unit)
+                    raised(at_turned + 4 * r * value_dim, value_dim, total * value_offset)
             accumulate(
                 at + values_at, at_scores, at_turned if values_coded else at_plain, num_tokens,
-                value_kind, num_tokens, value_dim, ratio,
+                value_kind, num_tokens, value_dim, ratio, 0, coming,
             )  # fmt: skip
         if share == given[NUM_SHARES] - 1:
             for start in range(0, given[NUM_HOT], num_tokens):
@@ -206,14 +204,14 @@ def passes(
                 at = head * given[HOT_HEAD_BYTES]
                 dots(
                     given[HOT_KEYS] + at + start * hot_key_bytes, at_query, at_scores, num,
-                    hot_kind, key_dim, ratio,
+                    hot_kind, key_dim, ratio, 0,
                 )  # fmt: skip
                 for r in range(ratio):
                     fill(at_scores + 4 * (r * num_tokens + num), num_tokens - num, _LOWEST)
                 _weigh(at_top, ratio, value_dim, at_scores, scale_and_cap[1])
                 accumulate(
                     given[HOT_VALUES] + at + start * hot_value_bytes, at_scores, at_plain, num,
-                    hot_kind, num_tokens, value_dim, ratio,
+                    hot_kind, num_tokens, value_dim, ratio, 0, 0,
                 )  # fmt: skip
         return mark
 

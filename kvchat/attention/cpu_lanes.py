@@ -7,6 +7,9 @@ one dimension over 64 tokens, V as rows of one token over its dimensions; so sco
 sums are one loop:
 
     accumulate   sums[r, c]   += sum over rows of weights[r, row] * code[row, c]
+    scaled       scores[j]     = (scores[j] + offset) * scales[j] * unit for 64 scores
+    weighted     scores[j]     = scores[j] * scales[j] * unit for 64 scores; returns their sum
+    raised       sums[c]      += value
     dots         scores[r, j]  = sum over d of queries[r, d] * keys[j, d]      (keys as computed)
     highest      the largest of 64 scores
     exponents    scores[j]     = exp(scores[j] - top) for 64 scores; returns their sum
@@ -17,15 +20,17 @@ sums are one loop:
 from collections.abc import Iterator
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kvchat.memory.footprint import BLOCK_TOKENS
 
-LANES = 8  # floats of an AVX2 register; two registers of NEON
-MOST_SUMS = 12  # of 16 registers; the rest is for codes and a weight
+# Floats of a register: of AVX-512, of AVX2, and two registers of NEON.
+LANES = 16 if binding.get_host_cpu_features().get("avx512f") else 8
+MOST_SUMS = 24 if LANES == 16 else 12  # of 32 or 16 registers; the rest is for codes and weights
+LINE_BYTES = 64  # of the caches
 PLANES = {"int8": (8,), "int6": (4, 2), "int5": (4, 1), "int4": (4,), "int2": (2,)}
 FLOATS = {"float32": 32, "bfloat16": 16, "float16": 16}
 
@@ -89,11 +94,11 @@ def _max(builder: Any, left: Any, right: Any) -> Any:
 
 def _folded(builder: Any, vector: Any, fold: Any) -> Any:
     """All lanes folded into one scalar, by halves."""
-    width = vector.type.count
+    lanes = width = vector.type.count
     while width > 1:
         width //= 2
-        order = [*range(width, 2 * width), *[0] * (LANES - width)][:LANES]
-        upper = builder.shuffle_vector(vector, vector, ir.Constant(_vector(_I32), order))
+        order = [*range(width, 2 * width), *[0] * (lanes - width)]
+        upper = builder.shuffle_vector(vector, vector, ir.Constant(_vector(_I32, lanes), order))
         vector = fold(builder, vector, upper)
     return builder.extract_element(vector, ir.Constant(_I32, 0))
 
@@ -152,9 +157,11 @@ def _tiles(kind: str, num_cols: int, most: int) -> Iterator[tuple[int, list[int]
     Vectors whose codes share bytes stand in one tile; a vector stays within one part of a byte.
     """
     part = num_cols if kind in FLOATS else num_cols * min(PLANES[kind]) // 8
-    num = max(n for n in (1, 2, 4, 8) if n <= most and num_cols % (2 * n) == 0)
+    width = max(w for w in (1, 2, 4, 8, LANES) if part % w == 0)
+    nums = [n for n in range(1, num_cols // width + 1) if num_cols % (n * width) == 0]
+    sharing = [n for n in nums if part % (num_cols // n) == 0]
+    num = max((n for n in sharing if n <= most), default=1)
     stride = num_cols // num
-    width = max(w for w in (1, 2, 4, LANES) if stride % w == 0 and part % w == 0)
     for first in range(0, stride, width):
         yield width, [first + i * stride for i in range(num)]
 
@@ -163,6 +170,16 @@ def _shares(num: int) -> list[range]:
     """Query heads in groups that fit the registers together."""
     groups = -(-num // 6)
     return [range(num * i // groups, num * (i + 1) // groups) for i in range(groups)]
+
+
+def _fetch(builder: Any, address: Any, num_bytes: int) -> None:
+    """Asks for the bytes to be brought near; nothing waits for them."""
+    kind = ir.FunctionType(ir.VoidType(), (_I8.as_pointer(), _I32, _I32, _I32))
+    prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    told = [ir.Constant(_I32, one) for one in (0, 3, 1)]  # to read, kept near, bytes
+    for first in range(0, num_bytes, LINE_BYTES):
+        place = builder.inttoptr(_after(builder, address, first), _I8.as_pointer())
+        builder.call(prefetch, [place, *told])
 
 
 # --- the loops --------------------------------------------------------------------------------
@@ -179,18 +196,23 @@ def accumulate(
     rows: Any,
     cols: Any,
     ratio: Any,
+    begins: Any,
+    ahead: Any,
 ) -> Any:
     """codes at [rows, cols]; weights float [ratio, rows], sums float [ratio, cols]; the first
-    `num_rows` rows count.
+    `num_rows` rows count. `begins`: what the sums were before does not count. What lies `ahead` bytes further is brought near meanwhile: the next
+    block, which no processor foresees.
     """
     shape, num_heads, name = (
         (rows.literal_value, cols.literal_value),
         ratio.literal_value,
         kind.literal_value,
     )
+    row_bytes = shape[1] * (FLOATS[name] if name in FLOATS else sum(PLANES[name])) // 8
 
     def emit(_target: Any, builder: Any, _signature: Any, values: Any) -> Any:
         at_codes, at_weights, at_sums, count = values[:4]
+        coming = builder.add(at_codes, values[-1])
         for heads in _shares(num_heads):
             for width, firsts in _tiles(name, shape[1], max(1, MOST_SUMS // len(heads))):
                 places = [
@@ -200,8 +222,12 @@ def accumulate(
                 ]
                 kept = [cgutils.alloca_once(builder, _vector(_FLOAT, width)) for _ in places]
                 for slot, place in zip(kept, places, strict=True):
-                    builder.store(_load(builder, place, _vector(_FLOAT, width)), slot)
+                    before = _load(builder, place, _vector(_FLOAT, width))
+                    builder.store(_floats(0.0, width) if begins.literal_value else before, slot)
                 with cgutils.for_range(builder, count) as loop:
+                    if not heads.start and not firsts[0]:
+                        row = builder.mul(loop.index, ir.Constant(_I64, row_bytes))
+                        _fetch(builder, builder.add(coming, row), row_bytes)
                     weight_at = builder.add(
                         at_weights, builder.mul(loop.index, ir.Constant(_I64, 4))
                     )
@@ -223,7 +249,8 @@ def accumulate(
                 for slot, place in zip(kept, places, strict=True):
                     _store(builder, builder.load(slot), place)
 
-    return types.void(codes, weights, sums, num_rows, kind, rows, cols, ratio), emit
+    told = (codes, weights, sums, num_rows, kind, rows, cols, ratio, begins, ahead)
+    return types.void(*told), emit
 
 
 @intrinsic(prefer_literal=True)
@@ -236,23 +263,28 @@ def dots(
     kind: Any,
     dim: Any,
     ratio: Any,
+    ahead: Any,
 ) -> Any:
-    """keys at [num_rows, dim] as computed; queries float [ratio, dim]; scores float [ratio, 64]."""
+    """keys at [num_rows, dim] as computed; queries float [ratio, dim]; scores float [ratio, 64].
+    `ahead` as above.
+    """
     num_dims, num_heads, name = dim.literal_value, ratio.literal_value, kind.literal_value
     size = FLOATS[name] // 8
+    width = LANES if num_dims % LANES == 0 else 8
 
     def emit(_target: Any, builder: Any, _signature: Any, values: Any) -> Any:
         at_keys, at_queries, at_scores, count = values[:4]
         with cgutils.for_range(builder, count) as loop:
             row = builder.add(at_keys, builder.mul(loop.index, ir.Constant(_I64, num_dims * size)))
+            _fetch(builder, builder.add(row, values[-1]), num_dims * size)
             place = builder.add(at_scores, builder.mul(loop.index, ir.Constant(_I64, 4)))
             for heads in _shares(num_heads):
-                totals = [_floats(0.0) for _ in heads]
-                for first in range(0, num_dims, LANES):
-                    found = _stored(builder, _after(builder, row, first * size), name)
+                totals = [_floats(0.0, width) for _ in heads]
+                for first in range(0, num_dims, width):
+                    found = _stored(builder, _after(builder, row, first * size), name, width)
                     for i, head in enumerate(heads):
                         at = _after(builder, at_queries, 4 * (head * num_dims + first))
-                        query = _load(builder, at, _vector(_FLOAT))
+                        query = _load(builder, at, _vector(_FLOAT, width))
                         totals[i] = _times_plus(builder, query, found, totals[i])
                 for total, head in zip(totals, heads, strict=True):
                     _store(
@@ -261,7 +293,59 @@ def dots(
                         _after(builder, place, 4 * head * BLOCK_TOKENS),
                     )
 
-    return types.void(keys, queries, scores, num_rows, kind, dim, ratio), emit
+    return types.void(keys, queries, scores, num_rows, kind, dim, ratio, ahead), emit
+
+
+@intrinsic
+def scaled(_context: Any, scores: Any, scales: Any, offset: Any, unit: Any) -> Any:
+    """64 floats each."""
+
+    def emit(_target: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        at_scores, at_scales = values[:2]
+        offset_each, unit_each = (_spread(builder, one) for one in values[2:])
+        for first in range(0, BLOCK_TOKENS, LANES):
+            place = _after(builder, at_scores, 4 * first)
+            scale = _load(builder, _after(builder, at_scales, 4 * first), _vector(_FLOAT))
+            score = _sum(builder, _load(builder, place, _vector(_FLOAT)), offset_each)
+            scale = builder.fmul(scale, unit_each, flags=_FAST)
+            _store(builder, builder.fmul(score, scale, flags=_FAST), place)
+
+    return types.void(scores, scales, offset, unit), emit
+
+
+@intrinsic
+def weighted(_context: Any, scores: Any, scales: Any, unit: Any) -> Any:
+    """64 floats each."""
+
+    def emit(_target: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        at_scores, at_scales = values[:2]
+        unit_each, total = _spread(builder, values[2]), _floats(0.0)
+        for first in range(0, BLOCK_TOKENS, LANES):
+            place = _after(builder, at_scores, 4 * first)
+            scale = _load(builder, _after(builder, at_scales, 4 * first), _vector(_FLOAT))
+            scale = builder.fmul(scale, unit_each, flags=_FAST)
+            score = builder.fmul(_load(builder, place, _vector(_FLOAT)), scale, flags=_FAST)
+            total = _sum(builder, total, score)
+            _store(builder, score, place)
+        return _folded(builder, total, _sum)
+
+    return types.float32(scores, scales, unit), emit
+
+
+@intrinsic(prefer_literal=True)
+def raised(_context: Any, sums: Any, num_floats: Any, value: Any) -> Any:
+    """A multiple of 8 floats."""
+    num = num_floats.literal_value
+    width = LANES if num % LANES == 0 else 8
+
+    def emit(_target: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        each = _spread(builder, values[2], width)
+        for first in range(0, num, width):
+            place = _after(builder, values[0], 4 * first)
+            found = _load(builder, place, _vector(_FLOAT, width))
+            _store(builder, _sum(builder, found, each), place)
+
+    return types.void(sums, num_floats, value), emit
 
 
 @intrinsic
@@ -337,9 +421,9 @@ def fill(_context: Any, address: Any, num_floats: Any, value: Any) -> Any:
 
     def emit(_target: Any, builder: Any, _signature: Any, values: Any) -> Any:
         at, count, one = values
+        floats = builder.inttoptr(at, _FLOAT.as_pointer())
         with cgutils.for_range(builder, count) as loop:
-            place = builder.add(at, builder.mul(loop.index, ir.Constant(_I64, 4)))
-            _store(builder, one, place)
+            builder.store(one, builder.gep(floats, [loop.index])).align = 4
 
     return types.void(address, types.int64, types.float32), emit
 

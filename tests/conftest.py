@@ -1,6 +1,7 @@
 """What every test may ask for. Sets the environment before torch, transformers or gradio load."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,18 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 REPO = Path(__file__).resolve().parent.parent
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many faults the tests injected that were survived, by kind (tests/faults.py)."""
+    counts: Counter[str] = Counter()
+    for report in terminalreporter.getreports("passed"):
+        told = [value for name, value in report.user_properties if name == "faults"]
+        counts.update({kind: survived for kind, survived in told if report.when == "call"})
+    if counts:
+        terminalreporter.section("faults injected and survived")
+        for kind, survived in sorted(counts.items()):
+            terminalreporter.line(f"{survived:7,d} {kind}")
 
 
 @pytest.fixture(scope="session")

@@ -18,27 +18,36 @@ _TEXTS = (
     "out_of_host_memory",
     "out_of_resources",
     "status_alloc_failed",  # cuBLAS, cuDNN, cuSOLVER, cuSPARSE, hipBLAS
+    "cublas_status_not_initialized",  # no room for the workspace that a handle comes with
     "rocblas_status_memory_error",
     "outofmemory",  # hipErrorOutOfMemory, cudaErrorOutOfMemory
     "nvml_success == r",  # how it shows on a slice of a card (MIG)
     "can't allocate memory",  # torch's CPU allocator on Linux and macOS
     "not enough memory: you tried to allocate",  # and on Windows
     "cannot allocate memory",
+    "paging file is too small",
     "bad_alloc",
 )
+# ERROR_NOT_ENOUGH_MEMORY, ERROR_OUTOFMEMORY, ERROR_COMMITMENT_LIMIT
+_WINDOWS_CODES = (8, 14, 1455)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """True for every way in which memory can run out, also as the stated cause of another error."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+    if isinstance(error, OSError) and _is_lack(error):
         return True
-    if isinstance(error, RuntimeError):
+    # Libraries written in Rust raise an OSError without a number: "... (os error 12)".
+    if isinstance(error, RuntimeError) or (isinstance(error, OSError) and error.errno is None):
         text = str(error).lower()
         if any(part in text for part in _TEXTS):
             return True
     return error.__cause__ is not None and is_out_of_memory(error.__cause__)
+
+
+def _is_lack(error: OSError) -> bool:
+    return error.errno == errno.ENOMEM or getattr(error, "winerror", None) in _WINDOWS_CODES
 
 
 def release(device: torch.device) -> None:

@@ -7,9 +7,10 @@ say, and when something moves the planner's.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from itertools import count
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,8 +18,10 @@ from torch import Tensor
 from kvchat.device.oom import is_out_of_memory
 from kvchat.kvcache.blocks import Block, Geometry, Tier, read_block, shape_of, write_packed
 from kvchat.kvcache.prefix_index import PrefixIndex
-from kvchat.kvcache.slabs import Place, PoolFull, Slabs, put
+from kvchat.kvcache.slabs import Place, PoolFull, Slabs
 from kvchat.memory.formats import FormatPair, lower_of
+
+Result = TypeVar("Result")
 
 
 class BlockStore(ABC):
@@ -160,14 +163,14 @@ class BlockStore(ABC):
         made over that, and nothing goes below the least of its layers. Returns the bytes that
         became free in its tier.
 
-        What takes no more bytes than before always has room: at worst its own. Otherwise it raises
-        PoolFull, and nothing is changed then.
+        What takes no more bytes than before always has room: at worst its own. Raises PoolFull
+        where that is not so, or where there is no memory to work with; nothing is changed then.
         """
         pair = self.geometries[block.group].served(pair)
         source = self.best_copy(block)
         if self.keep_originals and source is block and not pair.at_least(block.pair):
             self._keep_original(block)
-        return self._store(block, source, pair)
+        return _or_full(block.nbytes, lambda: self._store(block, source, pair))
 
     @torch.inference_mode()
     def raise_block(self, block: Block, pair: FormatPair) -> int:
@@ -180,20 +183,22 @@ class BlockStore(ABC):
         is_same = (target, _over(source, target)) == (block.pair, block.over)
         if is_same or not target.at_least(block.pair):
             return 0
-        return -self._store(block, source, target)
+        return -_or_full(block.nbytes, lambda: self._store(block, source, target))
 
     def _store(self, block: Block, source: Block, pair: FormatPair) -> int:
+        """The bytes are where they belong before anything is said to have changed."""
         made = self._packed(source, pair)
-        num_bytes, slabs = made.nbytes, self._slabs_of(block)
+        num_bytes, slabs = made.shape[0], self._slabs_of(block)
         if num_bytes <= block.nbytes:
-            place = slabs.exchange(block, num_bytes, self._left_bytes(slabs))
+            place = slabs.exchange(block, made, self._left_bytes(slabs))
         else:
             place = self._take(slabs, num_bytes, num_bytes)
+            with slabs.filling(place, num_bytes) as memory:
+                memory.copy_(made)
             self._free(block)  # packing may have moved it
         freed = block.nbytes - num_bytes
         block.pair, block.over = pair, _over(source, pair)
         block.nbytes, (block.slab, block.start) = num_bytes, place
-        block.memory.copy_(made)
         self._num_changed += 1
         return freed
 
@@ -219,8 +224,8 @@ class BlockStore(ABC):
         assert block.key is not None
         if block.tier == "host":
             return 0
-        self._move(block, self._place_on_host(block.nbytes, used_before))
-        return block.nbytes
+        place = self._place_on_host(block.nbytes, used_before)
+        return _or_full(block.nbytes, lambda: self._move(block, self.on_host, place))
 
     @torch.inference_mode()
     def bring_back(self, block: Block) -> int:
@@ -230,28 +235,38 @@ class BlockStore(ABC):
         assert block.key is not None
         if block.tier == "device":
             return 0
-        self._move(block, self._take(self.on_device, block.nbytes, block.nbytes))
-        return block.nbytes
 
-    def _move(self, block: Block, place: Place) -> None:
-        """The copy is over when this returns: torch waits for one between device and host."""
-        slabs = self._slabs_of(block)
-        slabs.give(put(block, place), block.nbytes)
+        def move() -> int:
+            place = self._take(self.on_device, block.nbytes, block.nbytes)
+            return self._move(block, self.on_device, place)
+
+        return _or_full(block.nbytes, move)
+
+    def _move(self, block: Block, slabs: Slabs, place: Place) -> int:
+        """To a place there. The copy is over when this returns: torch waits for one between device
+        and host. Returns the block's bytes.
+        """
+        self._slabs_of(block).give(slabs.put(block, place), block.nbytes)
         self._num_changed += 1
+        return block.nbytes
 
     def _keep_original(self, block: Block) -> None:
         """Leaves a copy of the block as it is on the host, idle; nothing where there is no room."""
         if block.tier == "host" or self.is_on_host(block):
             return
         try:
-            slab, start = self._place_on_host(block.nbytes, block.last_used)
+            place = self._place_on_host(block.nbytes, block.last_used)
+            _or_full(block.nbytes, lambda: self._copy_to_host(block, place))
         except PoolFull:
             return
-        copy = Block(block.group, block.pair, slab, start, block.nbytes, ref_count=0)
-        copy.memory.copy_(block.memory)
+        copy = Block(block.group, block.pair, *place, block.nbytes, ref_count=0)
         copy.over, copy.last_used = block.over, block.last_used
         assert block.key is not None
         self.seal(copy, block.key, block.parent, block.token_ids, block.depth)
+
+    def _copy_to_host(self, block: Block, place: Place) -> None:
+        with self.on_host.filling(place, block.nbytes) as memory:
+            memory.copy_(block.memory)
 
     def is_on_host(self, block: Block) -> bool:
         """Whether another copy that is as good as the block, or better, lies on the host."""
@@ -267,14 +282,9 @@ class BlockStore(ABC):
 
     def _place_on_host(self, num_bytes: int, used_before: int | None = None) -> Place:
         """Room on the host, where idle copies leave it that were used before that moment. Raises
-        PoolFull, also where the host's memory itself does not suffice.
+        PoolFull.
         """
-        try:
-            return self._take_on_host(num_bytes, used_before)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-        raise PoolFull(num_bytes)
+        return _or_full(num_bytes, lambda: self._take_on_host(num_bytes, used_before))
 
     def _take_on_host(self, num_bytes: int, used_before: int | None) -> Place:
         try:
@@ -315,6 +325,18 @@ class BlockStore(ABC):
         """
         held = any(one.tier == "device" or one.ref_count for one in self._as_good(block))
         return not held, block.last_used, -block.depth
+
+
+def _or_full(num_bytes: int, do: Callable[[], Result]) -> Result:
+    """What `do` returns. Memory itself that does not suffice is a full pool as well: PoolFull,
+    raised where the failed call's frames are gone.
+    """
+    try:
+        return do()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    raise PoolFull(num_bytes)
 
 
 def _over(source: Block, pair: FormatPair) -> FormatPair:

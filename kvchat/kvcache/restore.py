@@ -61,7 +61,7 @@ class Loading:
                 self._load(num_held)
             except PoolFull:
                 return
-            except (RuntimeError, MemoryError) as error:
+            except Exception as error:
                 if not is_out_of_memory(error):
                     raise
             finally:
@@ -140,7 +140,9 @@ class Loading:
     # --- loading it -------------------------------------------------------------------------------
 
     def _reader(self, name: str) -> KVFileReader | None:
-        """The opened file; None where it is gone or damaged."""
+        """The opened file; None where it is gone or damaged. Raises OSError where memory is short:
+        that says nothing of the file.
+        """
         if name in self.damaged or name in self.gone:
             return None
         try:
@@ -150,7 +152,9 @@ class Loading:
             return self._readers[name]
         except Damaged:
             self.damaged.append(name)
-        except OSError:
+        except OSError as error:
+            if is_out_of_memory(error):
+                raise
             self.gone.append(name)
         return None
 

@@ -6,11 +6,14 @@ slab goes back at once. Knows no name, no format and no text; how much may still
 which blocks lie here, it is told.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 
+from kvchat.device.oom import is_out_of_memory
 from kvchat.kvcache.blocks import Block, Slab, Tier
 
 SLAB_BYTES = 32 * 1024**2
@@ -108,26 +111,67 @@ class Slabs:
         if slab.is_empty:
             self.slabs.remove(slab)
 
-    def exchange(self, block: Block, num_bytes: int, left_bytes: int | None) -> Place:
-        """A place for what needs no more bytes than the block had, whose own is free then. Where
-        there is no room it is made in what that leaves, so this always succeeds.
+    def exchange(self, block: Block, made: Tensor, left_bytes: int | None) -> Place:
+        """Stores bytes, uint8 [n], no more than the block had, whose own place is free then.
+        Returns where they are. Where there is no room it is made in what that leaves, so there
+        always is.
         """
+        num_bytes, slab = made.shape[0], block.slab
         assert num_bytes <= block.nbytes
-        slab, start = block.slab, block.start
-        lies_alone = slab.free_bytes + block.nbytes == slab.nbytes > num_bytes
-        try:
-            place = self.take(num_bytes, num_bytes, left_bytes)
-        except PoolFull:
-            if not lies_alone:
-                slab.give(start, block.nbytes)
-                found = _smallest_hole(self.slabs, num_bytes)
-                assert found is not None
-                found[0].take(found[1], num_bytes)
-                return found
+        place = self._taken(num_bytes, left_bytes)
+        if place is None and slab.free_bytes + block.nbytes == slab.nbytes > num_bytes:
             # A smaller slab instead: what it would leave in its own would serve nobody.
-            place = self.take(num_bytes, num_bytes, (left_bytes or 0) + slab.nbytes)
-        self.give((slab, start), block.nbytes)
+            place = self._taken(num_bytes, (left_bytes or 0) + slab.nbytes)
+        if place is None:
+            return self._exchange_within(block, made)
+        with self.filling(place, num_bytes) as memory:
+            memory.copy_(made)
+        self.give((slab, block.start), block.nbytes)
         return place
+
+    def _taken(self, num_bytes: int, left_bytes: int | None) -> Place | None:
+        """A place, or None where neither the limit nor the memory itself leaves room for one."""
+        try:
+            return self.take(num_bytes, num_bytes, left_bytes)
+        except PoolFull:
+            return None
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        return None
+
+    def _exchange_within(self, block: Block, made: Tensor) -> Place:
+        """In what the block itself leaves, which may overlap with where it lay."""
+        block.slab.give(block.start, block.nbytes)
+        place = _smallest_hole(self.slabs, made.shape[0])
+        assert place is not None
+        slab, start = place
+        slab.take(start, made.shape[0])
+        try:
+            slab.memory[start : start + made.shape[0]].copy_(made)
+        except BaseException:
+            slab.give(start, made.shape[0])
+            block.slab.take(block.start, block.nbytes)
+            raise
+        return place
+
+    @contextmanager
+    def filling(self, place: Place, num_bytes: int) -> Iterator[Tensor]:
+        """The bytes of a place that was taken, to be written to: where that fails it is free."""
+        slab, start = place
+        try:
+            yield slab.memory[start : start + num_bytes]
+        except BaseException:
+            self.give(place, num_bytes)
+            raise
+
+    def put(self, block: Block, place: Place) -> Place:
+        """The block's bytes to a place here that was taken for it; returns where they were."""
+        with self.filling(place, block.nbytes) as memory:
+            memory.copy_(block.memory)
+        old = block.slab, block.start
+        block.slab, block.start = place
+        return old
 
     # --- moving together --------------------------------------------------------------------------
 
@@ -176,11 +220,11 @@ class Slabs:
                 data = block.memory
                 if start + block.nbytes > block.start:
                     data = data.clone()
+                slab.memory[start : start + block.nbytes].copy_(data)
                 slab.give(block.start, block.nbytes)
                 slab.take(start, block.nbytes)
                 block.start = start
                 self.num_moved += 1
-                block.memory.copy_(data)
             start = block.stop
 
     def _fit(self, held: dict[Slab, list[Block]], left_bytes: int | None) -> None:
@@ -224,7 +268,7 @@ class Slabs:
 
     def _move(self, block: Block, place: Place) -> None:
         """To a place here that was taken for it."""
-        self.give(put(block, place), block.nbytes)
+        self.give(self.put(block, place), block.nbytes)
         self.num_moved += 1
 
     def check(self, blocks: list[Block]) -> None:
@@ -246,15 +290,6 @@ def _serves_nobody(slab: Slab, inside: list[Block]) -> bool:
         return False
     is_foreign = all(block.nbytes != slab.unit_bytes for block in inside)
     return is_foreign or all(stop - start < slab.unit_bytes for start, stop in slab.holes)
-
-
-def put(block: Block, place: Place) -> Place:
-    """The block's bytes to a place that was taken for it; returns where they were."""
-    old = block.slab, block.start
-    slab, start = place
-    slab.memory[start : start + block.nbytes].copy_(block.memory)
-    block.slab, block.start = place
-    return old
 
 
 def _largest_hole(slabs: list[Slab], num_bytes: int) -> Place | None:

@@ -12,12 +12,14 @@ Nothing here is needed for an answer: a disk that is full or fails costs a line 
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from kvchat.device.oom import is_out_of_memory
 from kvchat.kvcache.blocks import (
     FP,
     Block,
@@ -182,9 +184,25 @@ class DiskTier:
 
     @torch.inference_mode()
     def keep(self, chat: str, sequence: Sequence) -> None:
-        """Notes a text to be saved, and copies its newest tokens."""
-        if not self.quota_bytes:
-            return
+        """Notes a text to be saved, and copies its newest tokens. Without memory for that it is
+        not kept.
+        """
+        if self.quota_bytes:
+            self._unless_short(lambda: self._note(chat, sequence))
+
+    def _unless_short(self, do: Callable[[], None]) -> bool:
+        """False where memory ran out, which costs a line in the log."""
+        try:
+            do()
+            return True
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            why = str(error)
+        logger.warning("no memory to keep KV on disk: %s", why)
+        return False
+
+    def _note(self, chat: str, sequence: Sequence) -> None:
         asked, edition = self._asked
         if asked != chat:
             edition = self._folder.edition(chat)
@@ -216,18 +234,23 @@ class DiskTier:
         """
         if not self._texts:
             return False
+        text = self._texts[0]
         if self._writer.num_waiting < MOST_PIECES:
-            text = self._texts[0]
-            if text.edition != self._folder.edition(text.chat):
+            done = self._unless_short(lambda: self._save_piece(text))
+            if not done and self._texts and self._texts[0] is text:
                 self._texts.popleft()
-            elif (piece := self._next_piece(text)) is not None:
-                self._post(piece)
-            else:
-                self._texts.popleft()
-                if text.tail is not None:
-                    self._post(text.tail)
-                self._writer.post(lambda: self._finish(text))
         return bool(self._texts)
+
+    def _save_piece(self, text: _Text) -> None:
+        if text.edition != self._folder.edition(text.chat):
+            self._texts.popleft()
+        elif (piece := self._next_piece(text)) is not None:
+            self._post(piece)
+        else:
+            self._texts.popleft()
+            if text.tail is not None:
+                self._post(text.tail)
+            self._writer.post(lambda: self._finish(text))
 
     def _post(self, piece: _Piece) -> None:
         """What is on its way is not copied again; told apart by name and group."""

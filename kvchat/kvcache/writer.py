@@ -25,10 +25,15 @@ class Writer:
         return self._jobs.qsize()
 
     def post(self, job: Callable[[], None]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="kvchat-disk", daemon=True)
-            self._thread.start()
+        """Where no thread can be started the job waits for one that can."""
         self._jobs.put(job)
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="kvchat-disk", daemon=True)
+            try:
+                thread.start()
+                self._thread = thread
+            except RuntimeError as error:
+                logger.warning("KV cannot be written to disk: %s", error)
 
     def close(self, timeout_s: float) -> None:
         if self._thread is not None:

@@ -34,6 +34,9 @@ OUT = [
     RuntimeError("std::bad_alloc"),
     MemoryError(),
     OSError(12, "Cannot allocate memory"),
+    OSError("Cannot allocate memory (os error 12)"),  # safetensors, whose errors have no number
+    OSError("The paging file is too small for this operation to complete. (os error 1455)"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
 ]
 NOT = [
     RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"),
@@ -42,6 +45,7 @@ NOT = [
     RuntimeError("CUDA error: an illegal memory access was encountered"),
     RuntimeError("expected scalar type Float but found Half"),
     OSError(28, "No space left on device"),
+    OSError("No such file or directory: out of sight (os error 2)"),
     ValueError("out of memory"),
     KeyError("memory"),
     ModelError("config_field_missing", field="out of memory"),

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 IDLE_INTERVAL_S = 1.0
 SAVING_INTERVAL_S = 0.01
 WAITING_INTERVAL_S = 0.1
+LONGEST_END_S = 30.0  # of a step, and of what is still to be written to disk
 Stage = Literal["loading", "ready", "prefill", "decode", "stopping", "error"]
 Load = Callable[[Callable[[LoadProgress], None], threading.Event], "Engine"]
 
@@ -115,15 +116,18 @@ class Worker:
                 if not self._thread.is_alive() and job.claimed():
                     return Failed(self._why_not(), "", ())
 
-    def close(self) -> None:
-        """Stops what is being made, ends the thread and lets go of the model."""
+    def close(self) -> bool:
+        """Stops what is being made, ends the thread and lets go of the model. False where a step
+        takes longer than that may: then the model is let go of after it.
+        """
         self._closing = True
         self._cancel_load.set()
         current = self._current
         if current is not None:
             current.cancel.set()
         self._jobs.put(_Job(-1, -1, None))
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=LONGEST_END_S)
+        return not self._thread.is_alive()
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -206,17 +210,25 @@ class Worker:
 
     def _failure_of(self, engine: Engine, job: _Job, request: Request) -> Failed | None:
         """Hands the reply's events on; what it must be ended with if an error cut it short."""
+        from kvchat.device.oom import is_out_of_memory, release  # torch, which takes seconds
+
         ended = False
         try:
             for event in engine.run(request):
                 self._note(event)
                 ended = isinstance(event, (Done, Failed))
                 job.events.put(event)
+            return None
         except Exception as error:
             logger.exception("a reply failed")
+            is_short = is_out_of_memory(error)
             why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            return None if ended else Failed(ModelError("step_failed", why=why), "", ())
-        return None
+        if ended:
+            return None
+        if is_short:  # outside of any step, where nothing could be done again
+            release(engine.loaded.device)
+            return Failed(engine.room.out_of_memory(0), "", ())
+        return Failed(ModelError("step_failed", why=why), "", ())
 
     def _close_text(self, engine: Engine) -> None:
         """The thread goes on whatever happens: others wait for it."""

@@ -7,10 +7,18 @@ import torch
 
 from kvchat.engine.engine import Engine
 from kvchat.engine.events import Done, Request
+from kvchat.engine.local import LocalModel
+from kvchat.kvcache.blocks import geometries
+from kvchat.kvcache.pool import Pool, Storing
 from kvchat.memory.footprint import BLOCK_TOKENS, kv_bytes
+from kvchat.memory.formats import FormatPair
 from kvchat.models.weights import weight_bytes
+from tests.memory.live import LivePeak
+from tests.memory.test_activations import model_of
 
 MakeEngine = Callable[..., Engine]
+CPU = torch.device("cpu")
+LONG, CHUNK = 4096, 64
 
 
 def run(engine: Engine, num_tokens: int, chunk: int) -> None:
@@ -73,3 +81,28 @@ def test_a_text_never_takes_more_than_its_footprint(
     for _ in engine.run(Request(ids, (), max_new_tokens=8, prefill_chunk=chunk)):
         used = engine.pool.device_bytes - engine.pool.free_block_bytes - engine.pool.idle_bytes
         assert used <= planned.kv_device + planned.workspace
+
+
+def peak_of_a_long_text(stored: str) -> int:
+    """The most that is alive at once while 4,096 tokens are read in bf16 and 16 more written:
+    cache, workspaces and activations, without the weights.
+    """
+    spec, model = model_of("llama", torch.bfloat16)
+    local = LocalModel(model, spec, Pool(geometries(spec, torch.bfloat16), CPU, b"root"))
+    local.pool.storing = Storing(FormatPair.parse(stored), FormatPair.parse(stored))
+    with LivePeak() as peak:
+        text = local.open([5], CHUNK)
+        while text.num_cached < LONG:
+            local.step(text, [7 + text.num_cached % 100] * CHUNK)
+        for _ in range(16):
+            local.step(text, (9,))
+    local.close(text)
+    return peak.peak_bytes
+
+
+def test_fewer_bits_take_less_at_the_peak_too() -> None:
+    """C07: what is stored in less is not first there as computed, nor dequantised as a whole."""
+    plain = peak_of_a_long_text("fp")
+    assert plain > LONG * kv_bytes(model_of("llama", torch.bfloat16)[0], 1, 16, 16)
+    assert peak_of_a_long_text("int8") <= 0.75 * plain
+    assert peak_of_a_long_text("int4/int4") <= 0.55 * plain

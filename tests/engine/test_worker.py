@@ -18,7 +18,9 @@ MakeWorker = Callable[..., Worker]
 
 
 @pytest.fixture
-def make_worker(make_engine: MakeEngine) -> Iterator[MakeWorker]:
+def make_worker(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorker]:
+    """Answers end where they are told to, not with a token of the model's own choice."""
+    monkeypatch.setattr(make_engine().loaded, "eos_token_ids", frozenset())
     made: list[Worker] = []
 
     def make(load: Callable[..., Engine] | None = None) -> Worker:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from kvchat.errors import StoreError
 from kvchat.store.folder import owner_only, unusable
-from kvchat.store.schema import migrate
+from kvchat.store.schema import is_current, migrate
+
+FILE_NAME = "kvchat.sqlite3"
 
 
 class Database:
@@ -62,6 +64,26 @@ class Database:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+@contextmanager
+def looked_at(file: Path) -> Iterator[sqlite3.Connection | None]:
+    """The database only to be read, also beside the program that has it open; makes no file.
+
+    None where there is none, or one that another version wrote.
+    """
+    if not file.is_file():
+        yield None
+        return
+    # With no log beside it nobody has it open, and SQLite need not make one.
+    how = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "mode=ro&immutable=1"
+    with _said(file):
+        connection = sqlite3.connect(f"{file.resolve().as_uri()}?{how}", uri=True)
+        try:
+            connection.row_factory = sqlite3.Row
+            yield connection if is_current(connection) else None
+        finally:
+            connection.close()
 
 
 def _made_private(file: Path) -> None:

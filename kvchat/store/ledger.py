@@ -3,10 +3,14 @@
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from kvchat.errors import StoreError
 from kvchat.store import tree
 from kvchat.store.base import Base
+from kvchat.store.database import FILE_NAME, looked_at
 from kvchat.store.records import LedgerEntry
 
 
@@ -75,20 +79,14 @@ class Ledger(Base):
         with self._database.read() as connection:
             return _entries(connection, f"{where} AND number > ?", (*values, since_number))
 
-    def pin(self, chat: str, user_hash: str) -> None:
-        """A pinned turn is never left out. Raises StoreError as `Branches` does."""
-        with self._database.write() as connection:
-            tree.require(connection, chat, user_hash, "user")
-            connection.execute("INSERT INTO pins VALUES (?, ?)", (chat, user_hash))
 
-    def unpin(self, chat: str, user_hash: str) -> None:
-        with self._database.write() as connection:
-            connection.execute("DELETE FROM pins WHERE chat = ? AND message = ?", (chat, user_hash))
-
-    def pins(self, chat: str) -> frozenset[str]:
-        with self._database.read() as connection:
-            rows = connection.execute("SELECT message FROM pins WHERE chat = ?", (chat,))
-            return frozenset(row["message"] for row in rows)
+def ledger_in(folder: Path) -> list[LedgerEntry]:
+    """All entries of a data folder, whether a program holds it or not; none where they cannot be
+    read.
+    """
+    with suppress(StoreError), looked_at(folder / FILE_NAME) as connection:
+        return [] if connection is None else _entries(connection, "TRUE", ())
+    return []
 
 
 def _reaches(connection: sqlite3.Connection, chat: str, message: str) -> bool:

@@ -7,12 +7,14 @@ The chain of hashes is the idea of simonw/llm's `logs.py`.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 Role = Literal["user", "assistant"]
 Mode = Literal["whole", "passages"]
+PinnedPages = Mapping[str, frozenset[int] | None]
+"""By document the pages that are pinned, counted from 1; None for all of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,31 @@ def _whole_ledger(connection: sqlite3.Connection) -> None:
         connection.execute(f"ALTER TABLE ledger ADD COLUMN {column}")
 
 
-MIGRATIONS = (_first_tables, _whole_ledger)
+def _document_pins(connection: sqlite3.Connection) -> None:
+    connection.execute("""CREATE TABLE document_pins (
+    chat TEXT NOT NULL,
+    document TEXT NOT NULL,
+    page INTEGER,                   -- NULL: all of it
+    FOREIGN KEY (chat, document) REFERENCES chat_documents (chat, document) ON DELETE CASCADE
+)""")
+    connection.execute(
+        "CREATE UNIQUE INDEX document_pin_pages ON document_pins (chat, document, ifnull(page, 0))"
+    )
+    connection.execute(
+        "DELETE FROM pins WHERE rowid NOT IN (SELECT min(rowid) FROM pins GROUP BY chat, message)"
+    )
+
+
+MIGRATIONS = (_first_tables, _whole_ledger, _document_pins)
+
+
+def is_current(connection: sqlite3.Connection) -> bool:
+    """Whether the tables are those of this version."""
+    return _version(connection) == len(MIGRATIONS)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def migrate(connection: sqlite3.Connection) -> None:
@@ -160,7 +184,7 @@ def migrate(connection: sqlite3.Connection) -> None:
 
     Raises StoreError `folder_too_new` for tables of a later version, and leaves them alone.
     """
-    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    found = _version(connection)
     known = len(MIGRATIONS)
     if found > known:
         file = connection.execute("PRAGMA database_list").fetchone()[2]

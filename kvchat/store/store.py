@@ -12,10 +12,11 @@ from typing import Self
 from kvchat.errors import StoreError
 from kvchat.store.branches import Branches
 from kvchat.store.chats import Chats
-from kvchat.store.database import Database
+from kvchat.store.database import FILE_NAME, Database
 from kvchat.store.documents import Documents
 from kvchat.store.folder import HeldFolder
 from kvchat.store.ledger import Ledger
+from kvchat.store.pins import Pins
 from kvchat.store.records import (
     Attachment,
     Chat,
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 
-class Store(Chats, Branches, Replies, Documents, Ledger, SavedSettings, Verified):
+class Store(Chats, Branches, Replies, Documents, Ledger, Pins, SavedSettings, Verified):
     """Holds the data folder from its making until `close`. Thread-safe.
 
     Raises StoreError: `locked`, `folder_too_new`, `folder_unusable`, `store_damaged`, and from any
@@ -53,7 +54,7 @@ class Store(Chats, Branches, Replies, Documents, Ledger, SavedSettings, Verified
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._folder = HeldFolder(folder)
         try:
-            super().__init__(Database(folder / "kvchat.sqlite3"), clock)
+            super().__init__(Database(folder / FILE_NAME), clock)
         except BaseException:
             self._folder.close()
             raise

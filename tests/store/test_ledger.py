@@ -1,10 +1,15 @@
-"""The ledger, pins and saved settings."""
+"""The ledger and saved settings."""
 
 import sqlite3
+from pathlib import Path
 
 import pytest
 
 from kvchat.errors import StoreError
+from kvchat.planner.ledger import entry, pages, stored
+from kvchat.store.database import FILE_NAME
+from kvchat.store.ledger import ledger_in
+from kvchat.store.schema import MIGRATIONS
 from kvchat.store.store import LedgerEntry, Store
 
 
@@ -33,6 +38,85 @@ def test_an_entry_comes_back_as_it_was_written(store: Store) -> None:
         "budget",
     )
     assert store.ledger(chat) == [made]
+
+
+def test_all_that_the_planner_says_comes_back(store: Store) -> None:
+    chat = store.new_chat("", "").id
+    first = store.append(chat, "user", "a")
+    store.append(chat, "assistant", "r")
+    asked = store.append(chat, "user", "b")
+    taken = entry(
+        "requantize",
+        {"formats": "int8/int8"},
+        "no_room",
+        10,
+        9,
+        (first.hash,),
+        documents=[pages("d", (3, 2, 3)), pages("e")],
+        before=stored(("fp/fp", "fp/fp"), "device"),
+        after=stored(("int8/int8",), "device"),
+        lost_tokens=7,
+        undo="read_again",
+    )
+    made = store.add_ledger(chat, **taken, question=asked.hash)
+    assert {name: getattr(made, name) for name in taken} == taken | {
+        "turns": (first.hash,),
+        "documents": (
+            {"document": "d", "pages": [2, 3]},
+            {"document": "e", "pages": None},
+        ),
+    }
+    assert made.question == asked.hash
+    assert store.add_ledger(chat, "retry", {}, question="of no chat").question is None
+
+
+def test_what_was_done_outlives_the_question_that_was_answered(store: Store) -> None:
+    """It hangs under what stood before it then, so that it is still known on that branch."""
+    chat = store.new_chat("", "").id
+    first = store.append(chat, "user", "a")
+    reply = store.append(chat, "assistant", "r")
+    second = store.append(chat, "user", "b")
+    store.append(chat, "assistant", "s")
+    store.add_ledger(chat, "retry", {}, question=second.hash)
+    store.add_ledger(chat, "retry", {}, question=first.hash)
+    store.delete_turn(chat, second.hash)
+    assert [row.question for row in store.ledger(chat)] == [reply.hash, first.hash]
+    store.delete_turn(chat, first.hash)
+    assert [row.question for row in store.ledger(chat)] == [None, None]
+
+
+def test_a_ledger_of_an_earlier_version_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvchat.store.schema.MIGRATIONS", MIGRATIONS[:1])
+    with Store(tmp_path) as store:
+        chat = store.new_chat("", "").id
+        turn = store.append(chat, "user", "a").hash
+        with store._database.write() as connection:
+            connection.execute(
+                "INSERT INTO ledger VALUES (1, ?, 5.0, 'truncate_turns', '{}', 8, NULL, 'fits')",
+                (chat,),
+            )
+            connection.execute("INSERT INTO ledger_turns VALUES (1, 0, ?)", (turn,))
+    monkeypatch.undo()
+    assert ledger_in(tmp_path) == []  # only looked at: nothing is brought up to date for that
+    with Store(tmp_path) as store:
+        (row,) = store.ledger(chat)
+        assert row == LedgerEntry(1, chat, 5.0, "truncate_turns", {}, (turn,), 8, None, "fits")
+        assert store.add_ledger(chat, "retry", {}, lost_tokens=3).lost_tokens == 3
+
+
+def test_a_ledger_is_looked_at_while_it_is_written_and_afterwards(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    assert ledger_in(folder) == []
+    with Store(folder) as store:
+        made = store.add_ledger(None, "retry", {})
+        assert ledger_in(folder) == [made]
+    before = sorted(one.name for one in folder.iterdir())
+    assert ledger_in(folder) == [made]
+    assert sorted(one.name for one in folder.iterdir()) == before
+    (folder / FILE_NAME).write_bytes(b"no database at all, but long enough to be looked at")
+    assert ledger_in(folder) == []
 
 
 def test_numbers_only_grow_and_can_be_asked_from(store: Store) -> None:
@@ -67,18 +151,6 @@ def test_a_write_that_breaks_off_leaves_nothing(store: Store) -> None:
         store.add_ledger(chat, "retry", {}, [object()])  # type: ignore[list-item]
     assert store.ledger(None) == []
     store.append(chat, "user", "the store goes on")
-
-
-def test_pins(store: Store) -> None:
-    chat, other = store.new_chat("", "").id, store.new_chat("", "").id
-    question = store.append(chat, "user", "q")
-    store.append(other, "user", "q")
-    store.pin(chat, question.hash)
-    store.pin(chat, question.hash)
-    assert store.pins(chat) == {question.hash}
-    assert store.pins(other) == frozenset()
-    store.unpin(chat, question.hash)
-    assert store.pins(chat) == frozenset()
 
 
 def test_saved_settings_are_those_saved_last(store: Store) -> None:

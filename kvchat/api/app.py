@@ -20,6 +20,7 @@ from kvchat.api.failures import on_http_exception, on_kvchat_error, on_unexpecte
 from kvchat.api.gate import LOOPBACK_HOSTS, Gate, SafeHeaders
 from kvchat.api.languages import preferred
 from kvchat.api.live import Live
+from kvchat.api.steering import Steering
 from kvchat.errors import KVChatError
 from kvchat.wording import Language
 
@@ -30,6 +31,11 @@ _DOCUMENT = re.compile(r"[0-9a-f]{64}")
 _PAGE = re.compile(r"[1-9][0-9]{0,6}", re.ASCII)
 # A page never changes, its document is named by content; yet a deleted one should not stay long.
 _PICTURE_HEADERS = {"cache-control": "private, max-age=3600, immutable"}
+
+_SAVED_HEADERS = {
+    "cache-control": "no-store",
+    "content-disposition": 'attachment; filename="kvchat-ledger.jsonl"',
+}
 
 
 def build_app(
@@ -70,6 +76,10 @@ def _add_routes(
     app.add_route("/v1/models/{model:path}", completions.model, ["GET"])
     app.add_route("/v1/chat/completions", completions.complete, ["POST"])
     app.add_route("/api/memory", routes.memory, ["GET"])
+    steering = Steering(conversations)
+    app.add_route("/api/pins", steering.pin, ["POST", "DELETE"])
+    app.add_route("/api/undo", steering.undo, ["GET", "POST"])
+    app.add_route("/api/ledger", routes.ledger, ["GET"])
     app.add_route("/api/live", Live(conversations).stream, ["GET"])
     app.add_route("/doc/{document}/{page}.png", routes.picture, ["GET"])
 
@@ -100,6 +110,13 @@ class _Routes:
     async def memory(self, request: Request) -> Response:
         chat = request.query_params.get("chat") or None
         return JSONResponse(await run_in_threadpool(self._conversations.frame, chat))
+
+    async def ledger(self, request: Request) -> Response:
+        """What was done, one JSON object a line, without anybody's texts: to be saved as a file."""
+        chat = request.query_params.get("chat") or None
+        lines = await run_in_threadpool(self._conversations.ledger_report, chat)
+        text = "".join(f"{line}\n" for line in lines)
+        return Response(text, media_type="application/x-ndjson", headers=_SAVED_HEADERS)
 
     async def picture(self, request: Request) -> Response:
         """A page of a document as PNG, by the hash of its content. Never a path (case C31)."""

@@ -22,11 +22,21 @@ from kvchat.errors import (
 from kvchat.wording import Language
 
 # What OpenAI's clients know as "context_length_exceeded", and shorten what they send.
-_TOO_LONG = ("prompt_over_length", "prompt_over_memory")
+_TOO_LONG = (
+    "prompt_over_length",
+    "prompt_over_memory",
+    "pinned_turns_too_large",
+    "pinned_documents_too_large",
+)
 _STATUS_OF_CODE = {
     **dict.fromkeys(_TOO_LONG, 400),
     "chat_gone": 404,
     "message_gone": 404,
+    "document_gone": 404,
+    "pins_too_large": 409,
+    "undo_asked": 409,
+    "undo_no_room": 409,
+    "undo_nothing": 409,
     "step_failed": 500,
     "api_token": 401,
     "api_origin": 403,

@@ -7,8 +7,9 @@ The only loop before anything is computed. Knows no store and no device: the sna
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kvchat.chat.template import ChatMessage, Prompt, render
@@ -17,6 +18,7 @@ from kvchat.planner.costs import Costs
 from kvchat.planner.measures import Measure, TruncateTurns
 from kvchat.planner.plan import Need, Plan, Snapshot, TurnTokens, plan_admission
 from kvchat.settings import Settings
+from kvchat.store.records import PinnedPages
 from kvchat.units import format_least, format_size
 
 if TYPE_CHECKING:
@@ -31,8 +33,10 @@ class Told:
     question.
 
     `documents`: (hash, fenced text) of those that stand after the system text. `pinned`: names of
-    user messages that are never left out. `date`: what a template that asks is told, so that the
-    prompt of a chat stays the same on any day.
+    user messages that are never left out, stored in less or moved; `pinned_pages`: the same of
+    documents. `wanted`: turns that are left out only where they do not fit even without the others.
+    `restore`: what is held in less than as sealed is read again. `date`: what a template that asks
+    is told, so that the prompt of a chat stays the same on any day.
     """
 
     system: str
@@ -40,6 +44,9 @@ class Told:
     messages: Sequence[ChatMessage]
     pinned: Collection[str] = ()
     date: datetime.date | None = None
+    pinned_pages: PinnedPages = field(default_factory=dict)
+    wanted: Collection[str] = ()
+    restore: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +60,48 @@ class Admitted:
     measures: tuple[Measure, ...]
     left_out: tuple[str, ...]
     old: tuple[tuple[int, int], ...] = ()
+    restore: bool = False
 
 
 def admit(
     told: Told, loaded: LoadedModel, settings: Settings, snapshot: Snapshot, costs: Costs
 ) -> Admitted:
-    """Raises OutOfMemory with the numbers where even the question alone does not fit."""
+    """Raises OutOfMemory with the numbers where even the question alone does not fit, or what is
+    pinned does not fit beside it.
+    """
+    if told.wanted:
+        with suppress(OutOfMemory):
+            return admit_with(told, told.wanted, loaded, settings, snapshot, costs)
+    return admit_with(told, (), loaded, settings, snapshot, costs)
+
+
+def admit_with(
+    told: Told,
+    wanted: Collection[str],
+    loaded: LoadedModel,
+    settings: Settings,
+    snapshot: Snapshot,
+    costs: Costs,
+) -> Admitted:
+    """The same where `wanted` turns are kept beside the pinned ones, whatever is wanted else."""
     turns = _turns(told.messages)
     left_out: tuple[str, ...] = ()
     truncations: list[TruncateTurns] = []
     for _ in range(MOST_ROUNDS):
         prompt = _rendered(told, turns, left_out, loaded)
-        need = _need(prompt, told.pinned, settings)
+        need = _need(prompt, told, wanted, settings)
         plan = plan_admission(need, snapshot, costs, settings.ladder)
         if not plan.left_out:
             break
         left_out += plan.left_out
         truncations.extend(m for m in plan.measures if isinstance(m, TruncateTurns))
     if not plan.fits:
-        raise _too_long(prompt, plan, snapshot)
+        free = _need(prompt, replace(told, pinned=(), pinned_pages={}), (), settings)
+        trial = plan_admission(free, snapshot, costs, settings.ladder)
+        short = _too_long(prompt, plan, snapshot)
+        raise _pins_too_large(prompt, told, short) if trial.fits else short
     measures = (*plan.measures, *_as_one(truncations))
-    return Admitted(prompt, plan, measures, left_out, need.old)
+    return Admitted(prompt, plan, measures, left_out, need.old, told.restore)
 
 
 def _as_one(truncations: Sequence[TruncateTurns]) -> tuple[TruncateTurns, ...]:
@@ -113,17 +141,35 @@ def _rendered(
     )
 
 
-def _need(prompt: Prompt, pinned: Collection[str], settings: Settings) -> Need:
+def _need(prompt: Prompt, told: Told, wanted: Collection[str], settings: Settings) -> Need:
     earlier = [span for span in prompt.spans if span.kind == "turn"][:-1]
-    turns = [span for span in earlier if span.name not in pinned]
-    documents = [span for span in prompt.spans if span.kind == "document"]
+    turns = [span for span in earlier if span.name not in told.pinned]
+    old_turns = tuple((one.start, one.stop) for one in turns)
     return Need(
         len(prompt.token_ids),
         settings.max_new_tokens,
         settings.prefill_chunk,
-        tuple(TurnTokens(span.name, span.num_tokens) for span in turns),
-        tuple((span.start, span.stop) for span in (*documents, *turns)),
+        tuple(TurnTokens(span.name, span.num_tokens) for span in turns if span.name not in wanted),
+        (*_old_documents(prompt, told.pinned_pages), *old_turns),
+        old_turns,
     )
+
+
+def _old_documents(prompt: Prompt, pinned: PinnedPages) -> Iterator[tuple[int, int]]:
+    """Ranges of the documents that stand after the system text, without what is pinned. Where the
+    pages of a document are not known, one that is pinned keeps them all.
+    """
+    for span in (one for one in prompt.spans if one.kind == "document"):
+        numbers = pinned.get(span.name, frozenset())
+        pages = [one for one in prompt.pages if one.document == span.name]
+        if numbers is None or (numbers and not pages):
+            continue
+        start = span.start
+        for page in pages:
+            if page.page in numbers:
+                yield start, page.start
+                start = page.stop
+        yield start, span.stop
 
 
 def _too_long(prompt: Prompt, plan: Plan, snapshot: Snapshot) -> OutOfMemory:
@@ -137,3 +183,20 @@ def _too_long(prompt: Prompt, plan: Plan, snapshot: Snapshot) -> OutOfMemory:
     if plan.short_by_tokens:
         return OutOfMemory("prompt_over_length", **facts)
     return OutOfMemory("prompt_over_memory", **facts)
+
+
+def _pins_too_large(prompt: Prompt, told: Told, short: OutOfMemory) -> OutOfMemory:
+    """The refusal where the prompt would fit without the pins: it names the pinned turns, or else
+    says that documents are.
+    """
+    turns = [one for one in prompt.spans if one.kind == "turn" and one.name in told.pinned]
+    tokens = sum(one.num_tokens for one in turns)
+    for span in prompt.spans:
+        if span.kind == "document" and span.name in told.pinned_pages:
+            tokens += span.num_tokens
+    facts = {name: short.facts[name] for name in ("tokens", "capacity")} | {"pinned": tokens}
+    if not turns:
+        return OutOfMemory("pinned_documents_too_large", **facts)
+    return OutOfMemory(
+        "pinned_turns_too_large", **facts, turns=", ".join(str(one.turn) for one in turns)
+    )

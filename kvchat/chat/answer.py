@@ -62,6 +62,11 @@ class LiveAnswer:
             self._changed.wait_for(lambda: len(self._events) > seen, timeout_s)
             return len(self._events)
 
+    @property
+    def frame(self) -> dict[str, Any]:
+        """The newest, empty before the first."""
+        return self._frame
+
     def wait_ended(self, timeout_s: float | None = None) -> bool:
         with self._changed:
             return self._changed.wait_for(lambda: self.status in ENDED, timeout_s)

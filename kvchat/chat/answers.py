@@ -26,7 +26,7 @@ from kvchat.engine.events import Priority
 from kvchat.engine.worker import Worker
 from kvchat.errors import KVChatError, RequestError
 from kvchat.settings import Settings, changed
-from kvchat.store.records import Message
+from kvchat.store.records import Attachment, Message
 from kvchat.store.store import Store
 
 if TYPE_CHECKING:
@@ -109,8 +109,9 @@ class Answers:
         _refuse_if_empty(text)
         live = self._begin(chat, turn, text)
         with self._unless_it_fails(live):
+            pinned = question.hash in self._store.pins(chat)
             self._store.fork(chat, question.parent)
-            return self._asked(live)
+            return self._asked(live, pinned=pinned)
 
     def complete(
         self,
@@ -154,17 +155,23 @@ class Answers:
             live.chat = chat
             self._live[chat] = live
 
-    def _asked(self, live: LiveAnswer) -> LiveAnswer:
+    def _asked(self, live: LiveAnswer, *, pinned: bool = False) -> LiveAnswer:
+        """`pinned`: the question takes the place of one that is."""
         chat, text = live.chat, live.question
+
+        def written(attachments: Sequence[Attachment] = ()) -> Message:
+            message = self._store.append(chat, "user", text, attachments)
+            if pinned:
+                self._store.pin(chat, message.hash)
+            return message
+
         if not self._store.chat(chat).title:
             self._store.rename(chat, title_of(text))
         if not self._store.chat_documents(chat):
-            message = self._store.append(chat, "user", text)
+            message = written()
             return self._start(live, lambda engine: self._told(engine, live, message))
         return self._start(
-            live,
-            lambda engine: self._told_with_documents(engine, live),
-            lambda: self._store.append(chat, "user", text),
+            live, lambda engine: self._told_with_documents(engine, live, written), written
         )
 
     # --- how an answer comes about ----------------------------------------------------------------
@@ -249,7 +256,12 @@ class Answers:
             with suppress(KVChatError):
                 self._store.drop_empty_fork(live.chat)
 
-    def _told_with_documents(self, engine: Engine, live: LiveAnswer) -> tuple[Told, KeepInChat]:
+    def _told_with_documents(
+        self,
+        engine: Engine,
+        live: LiveAnswer,
+        write: Callable[[Sequence[Attachment]], Message],
+    ) -> tuple[Told, KeepInChat]:
         """Waits for the documents, then writes the question down with what it brings along."""
         live.status = "reading"
         store, chat, settings = self._store, live.chat, self._settings()
@@ -269,7 +281,7 @@ class Answers:
         )
         for entry in brought.entries:
             live.add({"type": "took", **write_ledger(store, chat, entry)})
-        message = store.append(chat, "user", live.question, brought.attachments)
+        message = write(brought.attachments)
         return self._told(engine, live, message)
 
     def _told(self, engine: Engine, live: LiveAnswer, question: Message) -> tuple[Told, KeepInChat]:

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from kvchat.chat.answer import LiveAnswer
-from kvchat.chat.keep import left_out, why_failed
+from kvchat.chat.keep import why_failed
+from kvchat.chat.marks import marks
 from kvchat.chat.rows import Exchange
 from kvchat.store.records import Message
 from kvchat.store.store import Store
@@ -39,11 +40,18 @@ class Branch:
 
     def exchanges(self, live: LiveAnswer | None) -> list[Exchange]:
         """What a screen shows; a question that still waits for its documents stands at the end."""
-        forgotten = left_out(self._store, self._chat)
-        failed = why_failed(self._store, self._chat)
+        rows, turns = self._store.ledger(self._chat), self.turns()
+        names = {one.hash for turn in turns for one in turn if one is not None}
+        marked, pinned = marks(rows, names), self._store.pins(self._chat)
+        failed = why_failed(rows)
         found = [
-            self._exchange(number, question, reply, question.hash in forgotten)
-            for number, (question, reply) in enumerate(self.turns(), 1)
+            replace(
+                self._exchange(number, question, reply, question.hash in marked.left_out),
+                pinned=question.hash in pinned,
+                evicted=question.hash in marked.evicted,
+                formats=marked.formats.get(question.hash),
+            )
+            for number, (question, reply) in enumerate(turns, 1)
         ]
         found = [
             replace(one, problem=failed.get(one.user_hash))

@@ -7,20 +7,21 @@ read whole stand after the system text, where chats with the same documents shar
 other text stands in the turn that brought it along.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
-from kvchat.chat.keep import left_out
+from kvchat.chat.marks import marks_of
+from kvchat.chat.pins import Texts, page_text
 from kvchat.chat.shelf import Shelf
 from kvchat.documents.fence import fence_document, fence_passages
 from kvchat.documents.passages import Passage
 from kvchat.documents.retrieve import asks_something, follow_up
-from kvchat.planner.ledger import entry
+from kvchat.planner.ledger import entry, pages
 from kvchat.planner.plan import LEAST_REPLY
 from kvchat.settings import Settings
-from kvchat.store.records import Attachment, ChatDocument, LedgerEntry, Mode
+from kvchat.store.records import Attachment, ChatDocument, LedgerEntry, Mode, PinnedPages
 from kvchat.store.store import Store
 
 WHOLE_SHARE = 0.6
@@ -55,28 +56,57 @@ def decided_modes(ledger: Sequence[LedgerEntry]) -> dict[str, Mode]:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The documents of a chat, how each is read, and the turns that the model does not see."""
+    """The documents of a chat, how each is read, and the turns that the model does not see.
+    `pinned`: documents and pages that it is to see in any case; `texts`: what came along.
+    """
 
     documents: Sequence[ChatDocument]
     modes: Mapping[str, Mode]
     left_out: Collection[str]
+    pinned: PinnedPages = field(default_factory=dict)
+    texts: Texts = field(default_factory=dict)
 
     def whole(self) -> list[ChatDocument]:
-        return [one for one in self.documents if self.modes.get(one.document) == "whole"]
+        return [one for one in self.documents if self.reads_whole(one)]
+
+    def reads_whole(self, document: ChatDocument) -> bool:
+        return self.modes.get(document.document) == "whole"
+
+    def is_pinned(self, document: ChatDocument) -> bool:
+        """All of it."""
+        return self.pinned.get(document.document, frozenset()) is None
+
+    def missing_pages(self, document: ChatDocument, shelf: Shelf) -> Iterator[Passage]:
+        """Pinned pages that no turn has in full; a turn that has one is kept for it."""
+        sha = document.document
+        for page in shelf.document(sha).pages:
+            if page.number in (self.pinned.get(sha) or ()):
+                text = page_text(shelf, sha, page.number)
+                if text and not any(text in one for one in self.texts.get(sha, ())):
+                    start = ((0, page.number),)
+                    yield Passage(sha, 0, page.number, page.number, page.text, start)
 
 
 def attached(store: Store, chat: str) -> Attached:
     """`turn` of each document is here the one that brought the whole of it along, if one did."""
     turns: dict[str, str] = {}
+    texts: dict[str, list[str]] = {}
     for message in store.messages(chat):
         for one in message.attachments:
+            texts.setdefault(one.document, []).append(one.text)
             if one.mode == "whole" and one.text:
                 turns.setdefault(one.document, message.hash)
     documents = [
         one if one.leading else replace(one, turn=turns.get(one.document))
         for one in store.chat_documents(chat)
     ]
-    return Attached(documents, decided_modes(store.ledger(chat)), left_out(store, chat))
+    return Attached(
+        documents,
+        decided_modes(store.ledger(chat)),
+        marks_of(store, chat).left_out,
+        store.document_pins(chat),
+        texts,
+    )
 
 
 def bring(
@@ -98,29 +128,35 @@ def bring(
             continue
         tokens = shelf.num_tokens(document.document)
         mode, reason = there.modes.get(document.document), None
-        if mode is None:
+        if there.is_pinned(document):
+            mode, reason = "whole", None if mode == "whole" else "pinned"
+        elif mode is None:
             mode, reason = _decide(tokens + taken, settings, capacity_tokens, most)
         elif mode == "whole" and tokens + taken > most:
             mode, reason = "passages", "too_large"
         elif mode == "whole" and not document.leading and document.turn in there.left_out:
             mode, reason = "passages", "left_out"
         if reason is not None:
-            brought.entries.append(_entry(document, mode, tokens, reason))
+            lost = tokens if mode == "passages" and there.reads_whole(document) else 0
+            brought.entries.append(_entry(document, mode, tokens, reason, lost))
         if mode == "whole":
             taken += tokens
             brought.attachments.extend(_whole(document, shelf))
         else:
             retrieved.append(document)
+    pinned = [page for one in retrieved for page in there.missing_pages(one, shelf)]
+    taken += sum(shelf.count(page.text) + FENCE_TOKENS for page in pinned)
     if retrieved:
         found = shelf.index([one.document for one in retrieved]).search(
             follow_up(question, earlier_questions), settings.passages
         )
-        passages = _that_fit([one.passage for one in found], shelf, most - taken)
-        if len(passages) < len(found):
-            arguments = {"passages": len(passages), "was": len(found)}
-            brought.entries.append(entry("fewer_passages", arguments, "prompt_too_long", 0, None))
-        if passages or (not found and asks_something(question)):
-            brought.attachments.extend(_fenced(passages, retrieved))
+        suiting = [one.passage for one in found if not _is_among(one.passage, pinned)]
+        passages = _that_fit(suiting, shelf, most - taken)
+        if len(passages) < len(suiting):
+            missing = suiting[len(passages) :]
+            brought.entries.append(_fewer(len(passages), missing, shelf))
+        if passages or pinned or (not found and asks_something(question)):
+            brought.attachments.extend(_fenced(passages, pinned, retrieved))
     return brought
 
 
@@ -134,9 +170,30 @@ def _decide(tokens: int, settings: Settings, capacity_tokens: int, most: float) 
     return "passages", "too_large"
 
 
-def _entry(document: ChatDocument, mode: Mode, tokens: int, reason: str) -> dict[str, Any]:
+def _entry(
+    document: ChatDocument, mode: Mode, tokens: int, reason: str, lost_tokens: int
+) -> dict[str, Any]:
     arguments = {"document": document.document, "name": document.name, "tokens": tokens}
-    return entry(f"read_{mode}", arguments, reason, 0, None)
+    concerned = [pages(document.document)]
+    return entry(
+        f"read_{mode}", arguments, reason, 0, None, documents=concerned, lost_tokens=lost_tokens
+    )
+
+
+def _fewer(num_brought: int, missing: Sequence[Passage], shelf: Shelf) -> dict[str, Any]:
+    """That passages which suit the question were not brought along."""
+    numbers: dict[str, list[int]] = {}
+    for one in missing:
+        numbers.setdefault(one.document, []).extend(range(one.first_page, one.last_page + 1))
+    return entry(
+        "fewer_passages",
+        {"passages": num_brought, "was": num_brought + len(missing)},
+        "prompt_too_long",
+        0,
+        None,
+        documents=[pages(document, those) for document, those in numbers.items()],
+        lost_tokens=sum(shelf.count(one.text) for one in missing),
+    )
 
 
 def _whole(document: ChatDocument, shelf: Shelf) -> list[Attachment]:
@@ -156,15 +213,25 @@ def _that_fit(passages: Sequence[Passage], shelf: Shelf, most_tokens: float) -> 
     return [one for one, size in zip(passages, sizes, strict=True) if size <= most_tokens]
 
 
-def _fenced(passages: Sequence[Passage], documents: Sequence[ChatDocument]) -> list[Attachment]:
-    """One attachment a document, the best passage last. Where nothing suits, the model is told so.
+def _is_among(passage: Passage, pages: Collection[Passage]) -> bool:
+    """Whether whole pages that come along have all of it."""
+    numbers = {one.first_page for one in pages if one.document == passage.document}
+    return set(range(passage.first_page, passage.last_page + 1)) <= numbers
+
+
+def _fenced(
+    passages: Sequence[Passage], pinned: Sequence[Passage], documents: Sequence[ChatDocument]
+) -> list[Attachment]:
+    """One attachment a document: pinned pages, then passages, the best last. Where nothing suits,
+    the model is told so.
 
     Next to the question is where a small model looks: of six questions on the built-in one, best
     last answered 4, reading order 3, best first 2.
     """
     names = {one.document: one.name for one in documents}
-    found: dict[str, list[Passage]] = {} if passages else {documents[0].document: []}
-    for passage in reversed(passages):
+    there = [*pinned, *reversed(passages)]
+    found: dict[str, list[Passage]] = {} if there else {documents[0].document: []}
+    for passage in there:
         found.setdefault(passage.document, []).append(passage)
         found[passage.document] = found.pop(passage.document)
     return [
@@ -172,8 +239,8 @@ def _fenced(passages: Sequence[Passage], documents: Sequence[ChatDocument]) -> l
             sha,
             names[sha],
             "passages",
-            tuple(one.index for one in passages),
-            fence_passages(passages, names),
+            tuple(one.index for one in those if one not in pinned),
+            fence_passages(those, names),
         )
-        for sha, passages in found.items()
+        for sha, those in found.items()
     ]

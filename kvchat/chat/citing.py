@@ -5,20 +5,18 @@ answer shares its numbers, names or a long run of words. A whole document cites 
 long as the model has it before it.
 """
 
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from kvchat.chat.shelf import Shelf
 from kvchat.documents.cite import Citation, best_pages, given, matched
+from kvchat.documents.fence import PAGE_MARK
 from kvchat.documents.passages import Passage
 from kvchat.store.records import Attachment, ChatDocument
 
 Cite = Callable[[str, Collection[str]], list[dict[str, Any]]]
 """From the answer so far and the turns left out to the citations."""
-
-_PAGE_MARK = re.compile(r"^\[page (\d+)\]\n", re.MULTILINE)
 
 
 def citer(
@@ -45,9 +43,14 @@ def citer(
     return cite
 
 
+def pages_brought(attachment: Attachment) -> list[int]:
+    """The pages of which text came along."""
+    return [int(number) for number in PAGE_MARK.findall(attachment.text)]
+
+
 def _brought(attachment: Attachment) -> Passage:
-    """The text that came along, by its page marks: those that `documents/fence.py` wrote."""
-    _, *parts = _PAGE_MARK.split(attachment.text.rpartition("\n")[0])
+    """The text that came along, by its page marks."""
+    _, *parts = PAGE_MARK.split(attachment.text.rpartition("\n")[0])
     pages = [int(number) for number in parts[::2]]
     text, starts = "", []
     for page, part in zip(pages, parts[1::2], strict=True):

@@ -17,10 +17,13 @@ from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.answers import Answers
 from kvchat.chat.branch import Branch
 from kvchat.chat.bring import decided_modes
+from kvchat.chat.export import report_lines
 from kvchat.chat.frames import Frames
+from kvchat.chat.pinning import Pinning
 from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
 from kvchat.chat.saved import SavedSettings
 from kvchat.chat.shelf import Shelf
+from kvchat.chat.undo import Cost, TakingBack
 from kvchat.engine.limits import limits_for
 from kvchat.engine.worker import Worker
 from kvchat.errors import RequestError
@@ -58,6 +61,10 @@ class Conversations:
         self._answers = Answers(
             self._store, self._shelf, self._worker, self._frames, lambda: self.settings
         )
+        self._pinning = Pinning(
+            self._store, self._shelf, lambda: self._engine, lambda: self.settings
+        )
+        self._taking_back = TakingBack(self._store, self._shelf)
 
     def _load(self, data_dir: Path, progress: Any, cancel: threading.Event) -> Engine:
         from kvchat.engine.open import open_engine  # seconds of imports: the page must not wait
@@ -119,6 +126,12 @@ class Conversations:
             self._store.chat(chat)
         return self._frames.ledger_since(chat, number)
 
+    def ledger_report(self, chat: str | None) -> list[str]:
+        """The same entries as JSON lines, without anybody's texts, for a report of a fault."""
+        if chat is not None:
+            self._store.chat(chat)
+        return list(report_lines(self._store.ledger(chat)))
+
     # --- chats ------------------------------------------------------------------------------------
 
     def chats(self, query: str = "") -> list[ChatRow]:
@@ -141,6 +154,7 @@ class Conversations:
         if self._store.chat(chat).listed:
             self._forget_kv(chat)
         self._answers.end(chat)
+        self._frames.forget(chat)
         documents = [one.document for one in self._store.chat_documents(chat)]
         self._store.delete(chat)
         self._shelf.drop_unused(documents)
@@ -164,29 +178,32 @@ class Conversations:
         """Answers a question with all that the chat holds. Raises RequestError for an empty one."""
         return self._answers.ask(chat, text)
 
-    def regenerate(self, chat: str, turn: int) -> LiveAnswer:
+    # A turn is meant by its number; `name`, its user message's hash, says which one the caller saw
+    # there, so that a page that was not told of a change cannot act on another turn.
+
+    def regenerate(self, chat: str, turn: int, name: str | None = None) -> LiveAnswer:
         """Answers the same question again, as another version of that turn."""
-        return self._answers.regenerate(chat, self._question(chat, turn), turn)
+        return self._answers.regenerate(chat, self._question(chat, turn, name), turn)
 
-    def edit(self, chat: str, turn: int, text: str) -> LiveAnswer:
+    def edit(self, chat: str, turn: int, text: str, name: str | None = None) -> LiveAnswer:
         """Asks something else in that turn's place; what was there stays, as another version."""
-        return self._answers.edit(chat, self._question(chat, turn), turn, text)
+        return self._answers.edit(chat, self._question(chat, turn, name), turn, text)
 
-    def delete_turn(self, chat: str, turn: int) -> None:
+    def delete_turn(self, chat: str, turn: int, name: str | None = None) -> None:
         """The turn, its documents, and the chat's files of KV: which of them hold it, nobody can
         tell. The next answer writes what is left anew.
         """
-        question = self._question(chat, turn)
+        question = self._question(chat, turn, name)
         self._answers.refuse_if_busy(chat)
         self._store.delete_turn(chat, question.hash)
         self._forget_kv(chat, goes_on=True)
         self._shelf.drop_unused([])
         self._frames.forget(chat)
 
-    def switch(self, chat: str, turn: int, sibling: int) -> None:
+    def switch(self, chat: str, turn: int, sibling: int, name: str | None = None) -> None:
         """Shows the k-th version of a turn, counted from 1."""
         self._answers.refuse_if_busy(chat)
-        versions = Branch(self._store, chat).versions(self._question(chat, turn))
+        versions = Branch(self._store, chat).versions(self._question(chat, turn, name))
         if not 1 <= sibling <= len(versions):
             raise RequestError("turn_gone", turn=turn)
         self._store.switch(chat, versions[sibling - 1])
@@ -213,11 +230,46 @@ class Conversations:
         """
         return self._answers.complete(messages, overrides, stop)
 
-    def _question(self, chat: str, turn: int) -> Message:
+    def _question(self, chat: str, turn: int, name: str | None = None) -> Message:
         questions = Branch(self._store, chat).questions()
         if not 1 <= turn <= len(questions):
             raise RequestError("turn_gone", turn=turn)
+        if name is not None and questions[turn - 1].hash != name:
+            raise RequestError("turn_changed", turn=turn)
         return questions[turn - 1]
+
+    # --- pins, and taking back --------------------------------------------------------------------
+
+    def pin_turn(
+        self, chat: str, turn: int, name: str | None = None, *, pinned: bool = True
+    ) -> None:
+        """A pinned turn is never left out, stored in less or moved. Raises OutOfMemory where all
+        that is pinned could not fit with it, and keeps nothing then.
+        """
+        self._pinning.pin_turn(chat, self._question(chat, turn, name).hash, pinned=pinned)
+        self._frames.forget(chat)
+
+    def pin_document(
+        self, chat: str, document: str, page: int | None = None, *, pinned: bool = True
+    ) -> None:
+        """The same for a document that the chat has, or one page of it. Raises RequestError for any
+        other.
+        """
+        self._store.chat(chat)
+        self._pinning.pin_document(chat, document, page, pinned=pinned)
+        self._frames.forget(chat)
+
+    def undo_cost(self, chat: str, entry: int) -> Cost:
+        """What it takes to take a ledger entry back. Raises RequestError where nothing of it is
+        left, OutOfMemory with the numbers where there is no room; ModelError while it is loaded.
+        """
+        engine = self._worker.wait_ready(0.0)
+        return self._taking_back.cost(chat, entry, engine, self.settings)
+
+    def undo(self, chat: str, entry: int) -> Cost:
+        """Takes it back with the next question; raises the same and changes nothing then."""
+        engine = self._worker.wait_ready(0.0)
+        return self._taking_back.ask(chat, entry, engine, self.settings)
 
     # --- documents --------------------------------------------------------------------------------
 
@@ -233,12 +285,16 @@ class Conversations:
     def documents(self, chat: str) -> list[DocumentRow]:
         attached = self._store.chat_documents(chat)
         modes = decided_modes(self._store.ledger(chat)) if attached else {}
+        pins = self._store.document_pins(chat) if attached else {}
+        none: frozenset[int] = frozenset()
         return [
             DocumentRow(
                 one.document,
                 one.name,
                 mode=modes.get(one.document),
                 **self._shelf.row(one.document, one.name),
+                pinned=pins.get(one.document, none) is None,
+                pinned_pages=tuple(sorted(pins.get(one.document) or none)),
             )
             for one in attached
         ]

@@ -6,18 +6,38 @@ Measures nothing itself; cheap enough to be asked ten times a second.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kvchat.chat.asked_back import asked_back
 from kvchat.chat.branch import Branch
-from kvchat.chat.rows import DocumentRow
+from kvchat.chat.rows import DocumentRow, Exchange
+from kvchat.chat.undo import offered
 from kvchat.device.memory import pick_device, probe_for
 from kvchat.engine.worker import Worker, load_row
 from kvchat.store.store import Store
 
 FIGURES = ("reused_tokens", "prefill_s", "decode_tokens_per_s")
 MOST_NEW_ENTRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the store says of a chat: its turns' figures by name, and marks of those that have one;
+    what is pinned by name; entries of the ledger that can be taken back, and those that were asked
+    back, by number. `number`: the newest entry, 0 where there is none.
+    """
+
+    number: int = 0
+    figures: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    marks: Sequence[dict[str, Any]] = ()
+    pinned: Collection[str] = ()
+    offered: Sequence[int] = ()
+    asked: Sequence[int] = ()
+
+
+MOST_KNOWN = 8  # chats that somebody looks at by turns
 
 
 class Frames:
@@ -31,14 +51,12 @@ class Frames:
         self._documents = documents
         self._started_s = time.monotonic()
         self._lock = threading.Lock()
-        self._chat = ""
-        self._figures: dict[str, dict[str, Any]] = {}
+        self._known: dict[str, Known] = {}
 
     def forget(self, chat: str) -> None:
-        """The chat changed: its figures are read again."""
+        """The chat changed: what is known of it is read again."""
         with self._lock:
-            if self._chat == chat:
-                self._chat, self._figures = "", {}
+            self._known.pop(chat, None)
 
     def chat_bytes(self) -> dict[str, int]:
         """What of each chat is in the cache: by its blocks, or as the open text."""
@@ -61,10 +79,11 @@ class Frames:
     def dressed(self, measured: dict[str, Any], chat: str | None) -> dict[str, Any]:
         """What the worker measured, as a frame of that chat."""
         frame = {key: value for key, value in measured.items() if key != "chats"}
+        known = self._know(chat) if chat else Known()
         if chat is None or frame["chat"] != chat:
             frame |= {"spans": [], "turns": [], "kv": _all_idle(frame["kv"])}
         elif chat:
-            spans = [self._with_figures(chat, row) for row in frame["spans"]]
+            spans = [_with_figures(known, row) for row in frame["spans"]]
             turns = [row for row in spans if row["kind"] == "turn"]
             frame |= {"spans": spans, "turns": turns}
         rows = [
@@ -79,31 +98,79 @@ class Frames:
             for row in (self._documents(chat) if chat else ())
         ]
         runtime = {"stage": self._worker.stage, "load": self.load()}
-        return frame | {"runtime": runtime, "documents": rows, "ledger": []}
+        return frame | {
+            "runtime": runtime,
+            "marks": list(known.marks),
+            "undo": {"offered": list(known.offered), "asked": list(known.asked)},
+            "documents": rows,
+            "ledger": [],
+        }
 
-    def _with_figures(self, chat: str, row: dict[str, Any]) -> dict[str, Any]:
-        empty = dict.fromkeys(FIGURES)
-        if row["kind"] != "turn":
-            return row | empty
-        return row | self._figures_of(chat).get(row["name"], empty)
-
-    def _figures_of(self, chat: str) -> dict[str, dict[str, Any]]:
-        """By turn, of the chat whose text is open: read once, until it changes."""
+    def _know(self, chat: str) -> Known:
+        """Read once, until the chat changes or something is done to it."""
         with self._lock:
-            if self._chat != chat:
-                exchanges = Branch(self._store, chat).exchanges(None)
-                self._chat, self._figures = (
-                    chat,
-                    {
-                        one.user_hash: {key: (one.figures or {}).get(key) for key in FIGURES}
-                        for one in exchanges
-                    },
-                )
-            return self._figures
+            known = self._known.get(chat)
+            news = self._store.ledger(chat, known.number if known is not None else 0)
+            if known is None or news:
+                known = self._known[chat] = self._known_now(chat)
+                if len(self._known) > MOST_KNOWN:
+                    del self._known[next(iter(self._known))]
+            return known
+
+    def _known_now(self, chat: str) -> Known:
+        rows, exchanges = self._store.ledger(chat), Branch(self._store, chat).exchanges(None)
+        branch = {one.hash for one in self._store.messages(chat)}
+        pages = self._store.document_pins(chat)
+        whole = {document for document, numbers in pages.items() if numbers is None}
+        return Known(
+            rows[-1].number if rows else 0,
+            _figures(exchanges),
+            _marks(exchanges),
+            whole | {one.user_hash for one in exchanges if one.pinned},
+            offered(rows, branch),
+            asked_back(rows, branch).numbers,
+        )
 
     def ledger_since(self, chat: str | None, number: int) -> list[dict[str, Any]]:
-        """Entries after that number, oldest first, each with its number."""
-        return [asdict(row) for row in self._store.ledger(chat, number)]
+        """Entries after that number, oldest first, each with its number; those of one chat with the
+        numbers of their turns as the person counts them now, as far as they are shown.
+        """
+        rows = [asdict(row) for row in self._store.ledger(chat, number)]
+        if not rows or chat is None:
+            return rows
+        questions = Branch(self._store, chat).questions()
+        numbers = {one.hash: turn for turn, one in enumerate(questions, 1)}
+        return [
+            row | {"turn_numbers": sorted(numbers[one] for one in row["turns"] if one in numbers)}
+            for row in rows
+        ]
+
+
+def _with_figures(known: Known, row: dict[str, Any]) -> dict[str, Any]:
+    figures: dict[str, Any] = dict.fromkeys(FIGURES)
+    figures |= known.figures.get(row["name"], {}) if row["kind"] == "turn" else {}
+    return row | figures | {"pinned": row["pinned"] or row["name"] in known.pinned}
+
+
+def _figures(exchanges: Sequence[Exchange]) -> dict[str, dict[str, Any]]:
+    return {
+        one.user_hash: {key: (one.figures or {}).get(key) for key in FIGURES} for one in exchanges
+    }
+
+
+def _marks(exchanges: Sequence[Exchange]) -> list[dict[str, Any]]:
+    """Of the turns that the model does not see, not whole, or stored in less."""
+    return [
+        {
+            "turn": one.turn,
+            "name": one.user_hash,
+            "left_out": one.left_out,
+            "evicted": one.evicted,
+            "formats": one.formats,
+        }
+        for one in exchanges
+        if one.left_out or one.evicted or one.formats
+    ]
 
 
 def _all_idle(kv: dict[str, int]) -> dict[str, int]:

@@ -3,16 +3,18 @@ nothing.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from kvchat.chat.admit import Admitted
 from kvchat.chat.answer import LiveAnswer
-from kvchat.chat.citing import Cite
+from kvchat.chat.asked_back import came_back
+from kvchat.chat.citing import Cite, pages_brought
+from kvchat.chat.marks import held_better, marks, marks_of
 from kvchat.chat.turn import admission_entries
 from kvchat.errors import KVChatError
-from kvchat.planner.ledger import entry
-from kvchat.store.records import Generation
+from kvchat.planner.ledger import entry, pages
+from kvchat.store.records import Generation, LedgerEntry
 from kvchat.store.store import Store
 
 
@@ -63,15 +65,20 @@ class KeepInChat:
 
     def admitted(self, admitted: Admitted) -> Sequence[dict[str, Any]]:
         """The turns left out are told when they change; they come back with a word, too."""
-        before = left_out(self._store, self._chat)
-        told = []
+        rows = self._store.ledger(self._chat)
+        branch = {one.hash for one in self._store.messages(self._chat)}
+        before = marks(rows, branch).left_out
+        told = [self.took(row) for row in came_back(rows, branch, admitted.left_out)]
         for row in admission_entries(admitted):
-            if row["code"] != "truncate_turns" or set(row["turns"]) != before:
+            if row["code"] != "truncate_turns":
                 told.append(self.took(row))
+            elif set(row["turns"]) != before:
+                documents = documents_of(self._store, self._chat, row["turns"])
+                told.append(self.took(row | {"documents": documents}))
             elif self._tells_all:
                 told.append(row)
         if before and not admitted.left_out:
-            told.append(self.took(entry("restore_turns", {}, "fits", 0, None)))
+            told.append(self.took(entry("restore_turns", {}, "fits", 0, None, tuple(before))))
         self._store.start_draft(self._chat, self._user_hash, self._model)
         self._left_out = admitted.left_out
         for citation in self._cite("", self._left_out):
@@ -89,6 +96,15 @@ class KeepInChat:
         now = time.time()
         generation = Generation("", tuple(ids), reason, figures, citations, self._model, now)
         self._store.finish_draft(self._chat, text, generation)
+        self._tell_what_is_held_better()
+
+    def _tell_what_is_held_better(self) -> None:
+        """What was read again, or found in a better copy, is marked no longer."""
+        turns = held_better(marks_of(self._store, self._chat), self._live.frame.get("spans", ()))
+        if turns:
+            arguments = {"num_turns": len(turns)}
+            row = entry("held_better", arguments, "read_anew", 0, None, turns)
+            self._live.add({"type": "took", **self.took(row)})
 
     def failed(self, error: KVChatError) -> None:
         """A question may stay without any reply: the ledger is what can say why."""
@@ -110,17 +126,20 @@ def write_ledger(
     return {**taken, "number": kept.number}
 
 
-def why_failed(store: Store, chat: str) -> dict[str, dict[str, Any]]:
+def documents_of(store: Store, chat: str, turns: Collection[str]) -> list[dict[str, Any]]:
+    """What of documents came along with these turns of the branch that is shown."""
+    found: dict[str, list[int] | None] = {}
+    for message in store.messages(chat):
+        for one in message.attachments if message.hash in turns else ():
+            if one.mode == "whole" and one.text:
+                found[one.document] = None
+            elif one.mode == "passages" and found.get(one.document, []) is not None:
+                numbers = found.get(one.document) or []
+                found[one.document] = [*numbers, *pages_brought(one)]
+    return [pages(document, numbers) for document, numbers in found.items()]
+
+
+def why_failed(rows: Iterable[LedgerEntry]) -> dict[str, dict[str, Any]]:
     """Question -> code and facts of the newest answer to it that failed."""
-    rows = [row for row in store.ledger(chat) if row.code == "answer_failed"]
-    return {turn: row.arguments["error"] for row in rows for turn in row.turns}
-
-
-def left_out(store: Store, chat: str) -> set[str]:
-    """Names of the turns that the newest answer of the chat was made without."""
-    for row in reversed(store.ledger(chat)):
-        if row.code == "truncate_turns":
-            return set(row.turns)
-        if row.code == "restore_turns":
-            return set()
-    return set()
+    failed = (row for row in rows if row.code == "answer_failed")
+    return {turn: row.arguments["error"] for row in failed for turn in row.turns}

@@ -20,8 +20,9 @@ class Exchange:
     """A user message and its reply. `sibling` of `num_siblings` counts the versions of this turn
     from 1.
 
-    `left_out`: the model did not see this turn when it made the newest answer. `problem`: the code
-    and facts of why there is no reply, or a broken one.
+    `left_out`: the model did not see this turn when it made the newest answer; `evicted`: not all
+    of it; `formats`: it saw it stored in so few bits (see `chat/marks.py`). `problem`: the code and
+    facts of why there is no reply, or a broken one.
     """
 
     turn: int
@@ -37,11 +38,16 @@ class Exchange:
     sibling: int
     num_siblings: int
     problem: dict[str, Any] | None = None
+    pinned: bool = False
+    evicted: bool = False
+    formats: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentRow:
-    """`problem`: why it cannot be read; `notes`: codes with facts; `mode`: how its text is read."""
+    """`problem`: why it cannot be read; `notes`: codes with facts; `mode`: how its text is read.
+    `pinned`: all of it is; `pinned_pages`: these are.
+    """
 
     document: str
     name: str
@@ -51,3 +57,5 @@ class DocumentRow:
     problem: dict[str, Any] | None
     notes: list[dict[str, Any]]
     mode: str | None
+    pinned: bool = False
+    pinned_pages: tuple[int, ...] = ()

@@ -189,6 +189,9 @@ class Shelf:
         )
         return ReadDocument(sha, kept.name, pages)
 
+    def is_read(self, sha: str) -> bool:
+        return self._store.document(sha) is not None
+
     def count(self, text: str) -> int:
         """Tokens of a text; 0 until a model is there to count."""
         return self._count(text) if self._count is not None else 0

@@ -18,8 +18,9 @@ from jinja2 import TemplateError
 
 from kvchat.chat.arrange import ChatMessage, Entry, Part, Role, folded, head, turns
 from kvchat.chat.encode import Encoded, defanged, encode, unused_marks
+from kvchat.documents.fence import PAGE_MARK
 from kvchat.errors import ModelError
-from kvchat.kvcache.spans import Span
+from kvchat.kvcache.spans import PageSpan, Span
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,10 +30,13 @@ __all__ = ["ChatMessage", "Prompt", "render"]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids and the spans that cover them all, in order: system, documents, turns."""
+    """Token ids and the spans that cover them all, in order: system, documents, turns. `pages`:
+    those of the documents, what stands before the first of one apart.
+    """
 
     token_ids: tuple[int, ...]
     spans: tuple[Span, ...]
+    pages: tuple[PageSpan, ...] = ()
 
 
 def render(
@@ -62,8 +66,9 @@ def render(
     if not entries:
         return Prompt((), ())
     text, cut, openings = template.written(entries)
+    marks = _page_marks(text.replace(cut, ""), openings)
     encoded = encode(tokenizer, text, cut, [place for _, place in openings])
-    return Prompt(encoded.ids, _spans(encoded, openings))
+    return Prompt(encoded.ids, _spans(encoded, openings), _pages(encoded, marks))
 
 
 def _said(role: Role, text: str) -> Entry:
@@ -222,6 +227,30 @@ def _spans(encoded: Encoded, openings: Sequence[tuple[Span, int]]) -> tuple[Span
         for (span, _), (start, stop) in zip(openings, pairwise(starts), strict=True)
     ]
     return tuple(span for span in ranged if span.num_tokens)
+
+
+def _page_marks(
+    plain: str, openings: Sequence[tuple[Span, int]]
+) -> list[tuple[PageSpan | None, int]]:
+    """Where each page of a document begins, and, with None, where the last one's end is."""
+    found: list[tuple[PageSpan | None, int]] = []
+    ends = [place for _, place in openings[1:]] + [len(plain)]
+    for (span, place), end in zip(openings, ends, strict=True):
+        if span.kind == "document":
+            for mark in PAGE_MARK.finditer(plain, place, end):
+                found.append((PageSpan(span.name, int(mark[1]), 0, 0), mark.start()))
+            found.append((None, end))
+    return found
+
+
+def _pages(encoded: Encoded, marks: Sequence[tuple[PageSpan | None, int]]) -> tuple[PageSpan, ...]:
+    """None where the tokenizer tells no places but those of spans."""
+    found = [
+        replace(page, start=encoded.token_at(place), stop=encoded.token_at(end))
+        for (page, place), (_, end) in pairwise(marks)
+        if page is not None
+    ]
+    return tuple(page for page in found if page.start < page.stop)
 
 
 def _dated(chat_template: str, date: datetime.date | None) -> str:

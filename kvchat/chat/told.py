@@ -4,6 +4,8 @@ import datetime
 from collections.abc import Mapping, Sequence
 
 from kvchat.chat.admit import Told
+from kvchat.chat.asked_back import asked_back
+from kvchat.chat.pins import kept_turns
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.template import ChatMessage
 from kvchat.documents.fence import fence_document
@@ -17,10 +19,19 @@ def told_of_branch(store: Store, chat: str, shelf: Shelf, leading: Sequence[Chat
     documents = [
         (one.document, fence_document(shelf.document(one.document, one.name))) for one in leading
     ]
-    messages = [ChatMessage(one.role, message_text(one), one.hash) for one in store.messages(chat)]
+    there, pages = store.messages(chat), store.document_pins(chat)
     row = store.chat(chat)
-    began = datetime.date.fromtimestamp(row.created_at_s)
-    return Told(row.system_text, documents, messages, store.pins(chat), began)
+    asked = asked_back(store.ledger(chat), {one.hash for one in there})
+    return Told(
+        row.system_text,
+        documents,
+        [ChatMessage(one.role, message_text(one), one.hash) for one in there],
+        kept_turns(there, store.pins(chat), pages, shelf),
+        datetime.date.fromtimestamp(row.created_at_s),
+        pages,
+        asked.wanted,
+        asked.restore,
+    )
 
 
 def message_text(message: Message) -> str:

@@ -32,7 +32,7 @@ from kvchat.engine.events import (
 from kvchat.engine.worker import Worker
 from kvchat.errors import KVChatError
 from kvchat.planner.ledger import entry
-from kvchat.planner.measures import Offload, Requantize, TruncateTurns
+from kvchat.planner.measures import Evict, Offload, Requantize, TruncateTurns
 from kvchat.settings import Settings
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ def _request(
         cancel=live.cancel,
         chat=live.chat,
         old=admitted.old,
+        pages=admitted.prompt.pages,
+        restore=admitted.restore,
     )
 
 
@@ -180,9 +182,15 @@ def admission_entries(admitted: Admitted) -> list[dict[str, Any]]:
     """
     rows = []
     for measure in admitted.measures:
-        if isinstance(measure, (Requantize, Offload)):
+        if isinstance(measure, (Requantize, Offload, Evict)):
             continue
-        turns = measure.turns if isinstance(measure, TruncateTurns) else ()
+        about: dict[str, Any] = {}
+        if isinstance(measure, TruncateTurns):
+            about = {
+                "turns": measure.turns,
+                "lost_tokens": measure.tokens,
+                "undo": measure.undo,
+            }
         rows.append(
             entry(
                 measure.code,
@@ -190,7 +198,7 @@ def admission_entries(admitted: Admitted) -> list[dict[str, Any]]:
                 "prompt_too_long",
                 measure.frees_bytes,
                 None,
-                turns,
+                **about,
             )
         )
     return rows

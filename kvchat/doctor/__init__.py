@@ -9,11 +9,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from kvchat.chat.export import report_lines
 from kvchat.doctor import machine, place
 from kvchat.doctor.findings import Finding, Problem
 from kvchat.doctor.report import shown_log
 from kvchat.doctor.telling import as_text, told
 from kvchat.settings import Settings
+from kvchat.store.ledger import ledger_in
 from kvchat.wording import Language, say
 
 
@@ -59,8 +61,12 @@ def as_json(
 def _report(
     facts: dict[str, dict[str, Any]], problems: list[Problem], data_dir: Path, lang: Language
 ) -> None:
-    """What was found as one line, without its paths; then the log without its texts."""
+    """What was found as one line, without its paths; then, without their texts, the ledger, an
+    entry a line, and the log.
+    """
     print(json.dumps(_without_paths(as_json(facts, problems, "en")), ensure_ascii=False))
+    for line in report_lines(ledger_in(data_dir)):
+        print(line)
     lines = shown_log(data_dir)
     print("\n".join(lines) if lines else say("doctor.no_log", lang))
 

@@ -11,6 +11,9 @@ from kvchat.documents.clean import clean_name
 from kvchat.documents.passages import Passage
 from kvchat.documents.reader import ReadDocument
 
+PAGE_MARK = re.compile(r"^\[page (\d+)\]\n", re.MULTILINE)
+"""Before the text of each page; no document can forge one."""
+
 _CLOSE = "</document>"
 _FORGED_FENCE = re.compile(r"<(?=\s*/?\s*document\b)", re.IGNORECASE)
 _FORGED_MARK = re.compile(r"\[(?=\s*page\b[^\]\n]{0,40}\])", re.IGNORECASE)
@@ -42,6 +45,11 @@ def fence_passages(passages: Sequence[Passage], names: Mapping[str, str]) -> str
             current = passage.document
         lines += [f"{_mark(page)}\n{_as_data(text)}" for page, text in passage.parts()]
     return "\n".join([*lines, _CLOSE])
+
+
+def fenced_page(number: int, text: str) -> str:
+    """A page's whole text as it stands in any fence."""
+    return f"{_mark(number)}\n{_as_data(text.strip())}"
 
 
 def _opening(name: str) -> str:

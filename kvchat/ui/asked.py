@@ -11,7 +11,9 @@ Kind = Literal["open", "ask", "regenerate", "edit", "switch", "remove"]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One wish of one tab. `tab`: the tab's own name for itself; `shown`: turns to draw."""
+    """One wish of one tab. `tab`: the tab's own name for itself; `shown`: turns to draw; `name`: of
+    the turn that the tab shows there, None where it does not say.
+    """
 
     kind: Kind
     tab: str
@@ -20,6 +22,7 @@ class Asked:
     turn: int
     sibling: int
     shown: int
+    name: str | None = None
 
 
 def read_asked(sent: object) -> Asked:
@@ -34,6 +37,7 @@ def read_asked(sent: object) -> Asked:
         turn=_count_of(sent, "turn"),
         sibling=_count_of(sent, "sibling"),
         shown=max(TURNS_SHOWN, _count_of(sent, "shown")),
+        name=text_of(sent, "name") or None,
     )
 
 

@@ -109,6 +109,24 @@ class Calls:
         self._conversations.remove_document(_chat(sent), text_of(sent, "document"))
         return {}
 
+    def pin(self, sent: Any) -> dict[str, Any]:
+        """A turn, or a document, or a page of one."""
+        chat, turn, page = _chat(sent), _whole(sent, "turn"), _whole(sent, "page")
+        pinned = sent.get("pinned") is True
+        if turn is not None:
+            name = text_of(sent, "name") or None
+            self._conversations.pin_turn(chat, turn, name, pinned=pinned)
+        else:
+            document = text_of(sent, "document")
+            self._conversations.pin_document(chat, document, page, pinned=pinned)
+        return {}
+
+    def undo_cost(self, sent: Any) -> dict[str, Any]:
+        return asdict(self._conversations.undo_cost(_chat(sent), _entry(sent)))
+
+    def undo(self, sent: Any) -> dict[str, Any]:
+        return asdict(self._conversations.undo(_chat(sent), _entry(sent)))
+
     def settings(self, sent: Any) -> dict[str, Any]:
         conversations = self._conversations
         return form(conversations.settings, self._lang, conversations.verdicts())
@@ -157,6 +175,21 @@ def _chat(sent: Any) -> str:
     if not chat:
         raise RequestError("ui_request")
     return chat
+
+
+def _whole(sent: Any, name: str) -> int | None:
+    """A count, None where there is none. Raises RequestError for anything else."""
+    value = sent.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise RequestError("ui_request")
+    return value
+
+
+def _entry(sent: Any) -> int:
+    number = _whole(sent, "entry")
+    if number is None:
+        raise RequestError("ui_request")
+    return number
 
 
 def _uploaded(sent: str) -> Path:

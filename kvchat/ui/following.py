@@ -121,13 +121,13 @@ class Following:
             return None, None
         match asked.kind:
             case "regenerate":
-                return chat, talks.regenerate(chat, asked.turn)
+                return chat, talks.regenerate(chat, asked.turn, asked.name)
             case "edit":
-                return chat, talks.edit(chat, asked.turn, asked.text)
+                return chat, talks.edit(chat, asked.turn, asked.text, asked.name)
             case "switch":
-                talks.switch(chat, asked.turn, asked.sibling)
+                talks.switch(chat, asked.turn, asked.sibling, asked.name)
             case "remove":
-                talks.delete_turn(chat, asked.turn)
+                talks.delete_turn(chat, asked.turn, asked.name)
         return chat, talks.live(chat)
 
     def _drawn(

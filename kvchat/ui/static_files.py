@@ -18,6 +18,7 @@ SCRIPTS = (
     "live.js",
     "panel.js",
     "top.js",
+    "undo.js",
     "ledger.js",
     "bar.js",
     "chats.js",

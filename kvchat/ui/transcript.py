@@ -8,6 +8,7 @@ while the text stays. Takes values and returns values; asks nobody.
 import html
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from kvchat.chat.answer import ENDED, LiveAnswer
@@ -54,8 +55,13 @@ def messages(
         found.append(_said("user", _question(exchange, lang)))
         found.append(_said("assistant", _reply(exchange, is_live, lang)))
         if exchange.left_out and seen:
-            found.append(_said("assistant", _divider(exchange.turn, lang)))
+            found.append(_said("assistant", _divider(_num_left_out(exchanges, number), lang)))
     return found
+
+
+def _num_left_out(exchanges: Sequence[Exchange], last: int) -> int:
+    """How many turns in a row are left out up to that place."""
+    return sum(1 for _ in takewhile(lambda one: one.left_out, reversed(exchanges[: last + 1])))
 
 
 def notes(
@@ -102,9 +108,18 @@ def _question(exchange: Exchange, lang: Language) -> str:
         fold = _fold(lang)
     return (
         f'<div class="kv-ask{marks}" id="kv-ask-{exchange.turn}">'
-        f'{files}<div class="kv-words">{plain(exchange.text)}</div>{fold}</div>'
+        f'{files}<div class="kv-words">{plain(exchange.text)}</div>{fold}{_marks(exchange, lang)}'
+        "</div>"
         f'<div class="kv-tools" id="kv-tools-{exchange.turn}"></div>'
     )
+
+
+def _marks(exchange: Exchange, lang: Language) -> str:
+    """What the model sees of the turn, where that is not all of it."""
+    codes = ("left_out",) if exchange.left_out else ("evicted",) if exchange.evicted else ()
+    said = (html.escape(say(f"ui.mark.{code}", lang)) for code in codes)
+    found = "".join(f"<span>{one}</span>" for one in said)
+    return f'<div class="kv-marks">{found}</div>' if found else ""
 
 
 def _fold(lang: Language) -> str:
@@ -125,9 +140,11 @@ def _reply(exchange: Exchange, is_live: bool, lang: Language) -> str:
     )
 
 
-def _divider(last_turn: int, lang: Language) -> str:
-    text = html.escape(say("ui.left_out", lang, turn=last_turn))
-    return f'<div class="kv-divider" role="separator"><span>{text}</span></div>'
+def _divider(num_turns: int, lang: Language) -> str:
+    """With a place for what takes it back."""
+    code = "ui.left_out.one" if num_turns == 1 else "ui.left_out"
+    text = html.escape(say(code, lang, turns=num_turns))
+    return f'<div class="kv-divider"><span>{text} <span class="kv-undo"></span></span></div>'
 
 
 def _note(exchange: Exchange, live: LiveAnswer | None, lang: Language) -> dict[str, Any]:
@@ -137,9 +154,11 @@ def _note(exchange: Exchange, live: LiveAnswer | None, lang: Language) -> dict[s
     failed = live.error if live is not None and live.turn == exchange.turn else None
     return {
         "turn": exchange.turn,
+        "name": exchange.user_hash,
         "sibling": exchange.sibling,
         "num_siblings": exchange.num_siblings,
         "left_out": exchange.left_out,
+        "pinned": exchange.pinned,
         "answered": bool(exchange.reply),
         "finish_reason": exchange.finish_reason,
         "figures": exchange.figures,

@@ -5,6 +5,7 @@ reused tokens are the longest common beginning with anything it has read, what d
 out as whole turns and stands in the ledger. Knows no tensor, no file and no network.
 """
 
+import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -140,6 +141,9 @@ class StandIn:
     def ledger_since(self, chat: str | None, number: int) -> list[dict[str, Any]]:
         entries = self._chat(chat).ledger if chat else []
         return [entry for entry in entries if entry["number"] > number]
+
+    def ledger_report(self, chat: str | None) -> list[str]:
+        return [json.dumps(entry["code"]) for entry in self.ledger_since(chat, 0)]
 
     def new_chat(self) -> str:
         chat = f"chat-{next(self._ids)}"

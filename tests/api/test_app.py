@@ -86,6 +86,18 @@ def test_memory_of_a_chat_that_is_not_there(client: Client):
     assert answer.json()["error"]["code"] == "chat_gone"
 
 
+def test_the_ledger_is_a_file_of_lines(client: Client, conversations: StandIn):
+    chat = conversations.new_chat()
+    for code in ("retry", "drop_idle"):
+        conversations.note(chat, code)
+    answer = ask(client(), f"/api/ledger?chat={chat}")
+    assert answer.text == '"retry"\n"drop_idle"\n'
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    assert "attachment" in answer.headers["content-disposition"]
+    assert ask(client(), "/api/ledger").text == ""
+    assert ask(client(), "/api/ledger?chat=nowhere").status_code == 404
+
+
 # Pictures of pages
 
 

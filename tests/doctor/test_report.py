@@ -14,6 +14,7 @@ import kvchat
 from kvchat import doctor
 from kvchat.doctor.report import LEFT_OUT, OWN_MESSAGES, log_files, shown_log, without_texts
 from kvchat.settings import Settings
+from kvchat.store.store import Store
 
 SECRET = "my password is ANANAS-7734 und 비밀번호"
 
@@ -94,9 +95,12 @@ def test_the_report_names_no_folder_and_no_interpreter(
     capsys: pytest.CaptureFixture[str], data_dir: Path, tmp_path: Path
 ):
     log_into(data_dir).error("measuring failed")
+    with Store(data_dir) as store:
+        store.add_ledger(None, "read_whole", {"name": f"{tmp_path}.pdf", "tokens": 7})
     args = argparse.Namespace(json=False, report=True)
     doctor.run(args, Settings(), data_dir, "en")
     out = capsys.readouterr().out
     assert "measuring failed" in out
     assert '"type": "doctor"' in out
+    assert '"code": "read_whole"' in out
     assert str(tmp_path) not in out

@@ -18,6 +18,7 @@ from PIL import Image, ImageDraw
 
 from kvchat.chat.answer import ENDED, LiveAnswer
 from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
+from kvchat.chat.undo import Cost
 from kvchat.errors import DocumentError, KVChatError, RequestError, SettingsError, StoreError
 from kvchat.memory.verdicts import Verdict
 from kvchat.settings import SCHEMA, Settings, changed
@@ -42,6 +43,7 @@ class Node:
     problem: dict[str, Any] | None = None
     children: list["Node"] = field(default_factory=list)
     chosen: int = 0
+    pinned: bool = False
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Chat:
     documents: list[DocumentRow] = field(default_factory=list)
     asked_with: set[str] = field(default_factory=set)
     ledger: list[dict[str, Any]] = field(default_factory=list)
+    undo: dict[str, list[int]] = field(default_factory=lambda: {"offered": [], "asked": []})
     live: LiveAnswer | None = None
 
     def path(self) -> list[Node]:
@@ -129,6 +132,7 @@ class StandIn:
                    "capacity_tokens": self.room},
             "spans": spans, "turns": [s for s in spans if s["kind"] == "turn"],
             "documents": documents, "ledger": [],
+            "undo": self._chat(chat).undo if chat else {"offered": [], "asked": []},
         }  # fmt: skip
 
     def _spans(self, chat: str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -182,11 +186,15 @@ class StandIn:
         return [e for e in (here.ledger if here else []) if e["number"] > number]
 
     def record(self, chat: str, code: str, reason: str, size: int, **arguments: object) -> None:
-        entries = self._chat(chat).ledger
+        entries, number = self._chat(chat).ledger, next(self._numbers)
+        self._chat(chat).undo["offered"].append(number)
         entries.append({
-            "number": next(self._numbers), "code": code, "arguments": arguments,
-            "turns": arguments.get("turns", []), "bytes_predicted": size, "bytes_measured": size,
-            "reason": reason, "at_s": time.time(),
+            "number": number, "code": code, "arguments": arguments,
+            "turns": [], "turn_numbers": arguments.get("turns", []), "documents": [],
+            "before": {"formats": ["fp/fp"], "tier": "device"},
+            "after": {"formats": ["int8/int8"], "tier": "device"},
+            "bytes_predicted": size, "bytes_measured": size, "lost_tokens": 0,
+            "reason": reason, "undo": "read_again", "at_s": time.time(),
         })  # fmt: skip
 
     # Chats
@@ -229,7 +237,7 @@ class StandIn:
             found.append(Exchange(
                 turn, f"u{turn}", node.text, node.documents, f"r{turn}", node.reply,
                 node.finish_reason, node.figures, node.citations, turn in out,
-                parent.chosen + 1, len(parent.children), node.problem,
+                parent.chosen + 1, len(parent.children), node.problem, node.pinned,
             ))  # fmt: skip
             parent = node
         return found
@@ -250,14 +258,20 @@ class StandIn:
         node = Node(text, tuple(d.name for d in new))
         return self._begin(chat, path[-1] if path else here.root, node)
 
-    def regenerate(self, chat: str, turn: int) -> LiveAnswer:
+    def regenerate(self, chat: str, turn: int, name: str | None = None) -> LiveAnswer:
         here = self._chat(chat)
+        self._refuse_another(turn, name)
         old = here.path()[turn - 1]
         return self._begin(chat, self._before(here, turn), Node(old.text, old.documents))
 
-    def edit(self, chat: str, turn: int, text: str) -> LiveAnswer:
+    def edit(self, chat: str, turn: int, text: str, name: str | None = None) -> LiveAnswer:
         here = self._chat(chat)
+        self._refuse_another(turn, name)
         return self._begin(chat, self._before(here, turn), Node(text))
+
+    def _refuse_another(self, turn: int, name: str | None) -> None:
+        if name not in (None, f"u{turn}"):
+            raise RequestError("turn_changed", turn=turn)
 
     def _before(self, here: Chat, turn: int) -> Node:
         path = here.path()
@@ -265,17 +279,54 @@ class StandIn:
             raise RequestError("ui_request")
         return path[turn - 2] if turn > 1 else here.root
 
-    def delete_turn(self, chat: str, turn: int) -> None:
+    def delete_turn(self, chat: str, turn: int, name: str | None = None) -> None:
         here = self._chat(chat)
+        self._refuse_another(turn, name)
         before = self._before(here, turn)
         gone = before.children[before.chosen]
         before.children, before.chosen = gone.children, gone.chosen
 
-    def switch(self, chat: str, turn: int, sibling: int) -> None:
+    def switch(self, chat: str, turn: int, sibling: int, name: str | None = None) -> None:
+        self._refuse_another(turn, name)
         before = self._before(self._chat(chat), turn)
         if not 1 <= sibling <= len(before.children):
             raise RequestError("ui_request")
         before.chosen = sibling - 1
+
+    def pin_turn(
+        self, chat: str, turn: int, name: str | None = None, *, pinned: bool = True
+    ) -> None:
+        self._refuse_another(turn, name)
+        if self.fail_next:
+            error, self.fail_next = self.fail_next, None
+            raise error
+        node = self._chat(chat).path()[turn - 1]
+        node.pinned = pinned
+
+    def pin_document(self, chat: str, document: str, page: int | None, *, pinned: bool) -> None:
+        if self.fail_next:
+            error, self.fail_next = self.fail_next, None
+            raise error
+        here = self._chat(chat)
+        at = next(n for n, one in enumerate(here.documents) if one.document == document)
+        row = here.documents[at]
+        if page is None:
+            here.documents[at] = replace(row, pinned=pinned)
+        else:
+            pages = {*row.pinned_pages, page} if pinned else {*row.pinned_pages} - {page}
+            here.documents[at] = replace(row, pinned_pages=tuple(sorted(pages)))
+
+    def undo_cost(self, chat: str, entry: int) -> Cost:
+        self._chat(chat)
+        if self.fail_next:
+            error, self.fail_next = self.fail_next, None
+            raise error
+        return Cost(1200, 4.2)
+
+    def undo(self, chat: str, entry: int) -> Cost:
+        self._chat(chat).undo["asked"].append(entry)
+        self._chat(chat).undo["offered"].remove(entry)
+        return Cost(1200, 4.2)
 
     def stop(self, chat: str) -> None:
         live = self.live(chat)

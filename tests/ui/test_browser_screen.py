@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-from kvchat.errors import ModelError
+from kvchat.errors import ModelError, OutOfMemory
 from kvchat.settings import SCHEMA
 from tests.ui.conftest import Looking, answered, ask, drop
 from tests.ui.replies import PDF
@@ -57,7 +57,11 @@ def test_what_was_done_is_said_with_its_reason(looking: Looking) -> None:
         "Reads 256 tokens at a time instead of 512 — a step ran out of memory"
     )
     page.get_by_role("button", name="1 entry").click()
-    expect(page.locator(".kv-ledger li")).to_contain_text("3.0 MiB freed")
+    row = page.locator(".kv-ledger li")
+    for words in ("3.0 MiB freed", "FP → INT8", "Read again"):
+        expect(row).to_contain_text(words)
+    link = page.get_by_role("link", name="Save as a file for a fault report")
+    expect(link).to_have_attribute("href", f"/api/ledger?chat={chat}")
     page.reload()
     expect(page.locator(".kv-last-what")).to_contain_text("Reads 256 tokens")
 
@@ -67,10 +71,88 @@ def test_turns_that_the_model_does_not_see_are_marked(looking: Looking) -> None:
     page = looking.page
     for _ in range(4):
         ask(page, "count to 15")
-    unseen = looking.talks.history(page.evaluate("kvchat.chat"))
-    last = max(one.turn for one in unseen if one.left_out)
-    expect(page.locator(".kv-divider")).to_contain_text(f"turn {last}")
-    expect(page.locator(".kv-ask.kv-unseen")).to_have_count(last)
+    chat = page.evaluate("kvchat.chat")
+    gone = sum(one.left_out for one in looking.talks.history(chat))
+    expect(page.locator(".kv-divider")).to_contain_text(f"does not see the {gone} turns above")
+    expect(page.locator(".kv-ask.kv-unseen")).to_have_count(gone)
+    expect(page.locator(".kv-marks")).to_have_text(["not seen by the model"] * gone)
+
+
+def test_what_was_left_out_is_taken_back_after_its_cost_is_said(looking: Looking) -> None:
+    looking.talks.room = 200
+    page = looking.page
+    for _ in range(4):
+        ask(page, "count to 15")
+    chat = page.evaluate("kvchat.chat")
+    looking.talks.record(chat, "truncate_turns", "prompt_too_long", 0, num_turns=2, tokens=90)
+    again = page.locator(".kv-divider .kv-undo")
+    again.get_by_role("button", name="Read again").click()
+    expect(again).to_contain_text("1,200 tokens are read again with the next question: about 4.2 s")
+    again.get_by_role("button", name="Keep").click()
+    expect(again.get_by_role("button")).to_have_count(1)
+    again.get_by_role("button", name="Read again").click()
+    again.get_by_role("button", name="Do it").click()
+    expect(again).to_have_text("comes back with the next question")
+    (number,) = looking.talks.frame(chat)["undo"]["asked"]
+    assert number == looking.talks.ledger_since(chat, 0)[-1]["number"]
+    page.reload()
+    expect(again).to_have_text("comes back with the next question")
+
+
+def test_what_cannot_be_taken_back_says_why(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "count to 3")
+    looking.talks.record(
+        page.evaluate("kvchat.chat"), "requantize", "no_room", 2**20, tokens=64, formats="int8/int8"
+    )
+    page.get_by_role("button", name="1 entry").click()
+    looking.talks.fail_next = OutOfMemory("undo_no_room", tokens=5000, capacity=4000)
+    place = page.locator(".kv-ledger .kv-undo")
+    place.get_by_role("button").click()
+    expect(place).to_contain_text("the chat would have 5,000 tokens, and 4,000 fit")
+    place.get_by_role("button", name="Keep").click()
+    expect(place.get_by_role("button", name="Read again")).to_be_visible()
+
+
+def test_turns_are_pinned_and_unpinned(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "count to 3")
+    ask(page, "count to 4")
+    first = page.locator("#kv-tools-1")
+    page.locator("#kv-ask-1").hover()
+    first.get_by_role("button", name="Pin: never leave out").click()
+    expect(first.locator(".kv-icon-pinned")).to_be_visible()
+    page.locator("#kv-ask-2").hover()
+    opacity = "(e) => [getComputedStyle(e).opacity, getComputedStyle(e.firstChild).opacity].join()"
+    assert first.evaluate(opacity) == "1,1"  # seen without a pointer over it
+    chat = page.evaluate("kvchat.chat")
+    assert [one.pinned for one in looking.talks.history(chat)] == [True, False]
+    looking.talks.fail_next = OutOfMemory("pins_too_large", pinned=900, capacity=700)
+    second = page.locator("#kv-tools-2")
+    second.get_by_role("button", name="Pin: never leave out").click()
+    expect(second).to_contain_text("would take 900 tokens, and 700 fit")
+    second.get_by_role("button", name="Close").click()
+    first.get_by_role("button", name="unpin").click()
+    expect(page.locator(".kv-icon-pinned")).to_have_count(0)
+
+
+def test_documents_and_pages_are_pinned(looking: Looking) -> None:
+    page = looking.page
+    drop(page, "manual.pdf", PDF)
+    ask(page, "How often should it be cleaned?")
+    page.locator(".kv-cite").first.click()
+    page.get_by_role("button", name="Pin this page").click()
+    chat = page.evaluate("kvchat.chat")
+    expect(page.locator(".kv-page-chip.kv-pinned")).to_have_text("p. 3")
+    assert looking.talks.documents(chat)[0].pinned_pages == (3,)
+    page.get_by_role("button", name="unpin this page").click()
+    expect(page.locator(".kv-page-chip.kv-pinned")).to_have_count(0)
+    page.get_by_role("button", name="Pin the document").click()
+    expect(page.locator(".kv-doc .kv-icon-pinned")).to_be_visible()
+    expect(page.locator(".kv-page-bar button").last).to_be_disabled()  # it is pinned with the rest
+    looking.talks.fail_next = OutOfMemory("pins_too_large", pinned=900, capacity=700)
+    page.get_by_role("button", name="unpin the document").click()
+    expect(page.locator(".kv-doc-problem")).to_contain_text("would take 900 tokens")
 
 
 def test_a_dropped_pdf_is_read_page_by_page_and_cited(looking: Looking) -> None:

@@ -74,7 +74,10 @@ def test_a_file_that_is_no_pdf_comes_back_with_a_sentence(talks: StandIn, upload
 @pytest.mark.parametrize("sent", [None, [], "x", {"chat": 3}, {"chat": {"$gt": ""}}, {}])
 def test_arguments_are_checked(talks: StandIn, sent: object) -> None:
     found = calls(talks)
-    for name in ("rename", "delete", "stop", "source", "remove_document", "apply", "preset"):
+    for name in (
+        "rename", "delete", "stop", "source", "remove_document", "apply", "preset", "pin",
+        "undo_cost", "undo",
+    ):  # fmt: skip
         assert set(found[name](sent)) == {"error"}
 
 
@@ -118,3 +121,15 @@ def test_settings_are_applied_all_or_none(talks: StandIn) -> None:
     assert apply({"changes": {"threads": 2}})["reload"] == []
     assert apply({"changes": {"weights": "int8"}})["reload"] == ["Weights"]
     assert "error" in apply({"changes": {"system_text": "refuse me"}})
+
+
+@pytest.mark.parametrize("wrong", [{"turn": "1"}, {"turn": 0}, {"turn": True}, {"page": -2}])
+def test_a_pin_names_a_turn_or_a_page_by_its_number(talks: StandIn, wrong: dict[str, Any]) -> None:
+    sent = {"chat": talks.new_chat(), "document": "d", "pinned": True} | wrong
+    assert "error" in calls(talks)["pin"](sent)
+
+
+def test_what_it_takes_to_take_back_is_told(talks: StandIn) -> None:
+    chat = talks.new_chat()
+    assert calls(talks)["undo_cost"]({"chat": chat, "entry": 3}) == {"tokens": 1200, "s": 4.2}
+    assert "error" in calls(talks)["undo_cost"]({"chat": chat, "entry": "3"})

@@ -64,9 +64,31 @@ def test_one_divider_stands_after_the_last_turn_that_the_model_does_not_see() ->
     found = texts(messages(chat, None, "ko", 24))
     dividers = [n for n, one in enumerate(found) if "kv-divider" in one]
     assert dividers == [4]
-    assert "턴 2" in found[4]
+    assert "위의 턴 2개" in found[4]
+    assert 'class="kv-undo"' in found[4]
     assert "kv-unseen" in found[0]
+    assert "모델이 보지 못함" in found[0]
     assert "kv-unseen" not in found[5]
+    assert "kv-marks" not in found[5]
+
+
+def test_a_pinned_turn_among_those_that_are_left_out_has_a_divider_at_each_side() -> None:
+    """Each counts the turns above it up to the next one that is seen, drawn or not."""
+    unseen = {1, 2, 4, 5, 6}
+    chat = [exchange(n, left_out=n in unseen, pinned=n == 3) for n in range(1, 9)]
+    found = texts(messages(chat, None, "en", 24))
+    said = [one for one in found if "kv-divider" in one]
+    assert ["the 2 turns above" in said[0], "the 3 turns above" in said[1]] == [True, True]
+    assert "the 3 turns above" in texts(messages(chat, None, "en", 4))[5]
+    alone = texts(messages([exchange(1, left_out=True), exchange(2)], None, "en", 24))
+    assert "does not see the turn above" in alone[2]
+    assert [note["pinned"] for note in notes("c", chat, None, "en", 24)["turns"]][2]
+
+
+def test_a_turn_that_lost_its_inside_says_so() -> None:
+    found = texts(messages([exchange(1, evicted=True), exchange(2)], None, "en", 24))
+    assert "seen by the model only in part" in found[0]
+    assert not any("kv-divider" in one or "kv-unseen" in one for one in found)
 
 
 def test_names_of_files_are_text() -> None:

@@ -12,6 +12,7 @@ from kvchat.engine.events import FinishReason
 from kvchat.engine.worker import Stage as WorkerStage
 from kvchat.errors import DocumentError
 from kvchat.models.progress import Stage as LoadStage
+from kvchat.planner.ledger import Undo
 from kvchat.planner.measures import Measure
 from kvchat.settings import SCHEMA, presets
 from kvchat.store.records import Mode
@@ -44,7 +45,9 @@ ENDINGS: dict[str, set[str]] = {
     "ui.live.{}": {*get_args(Status)} - set(ENDED),
     "ui.end.{}": {*get_args(FinishReason), "interrupted", "unanswered"} - {"stop"},
     "ui.tier.{}": {"host", "disk"},
+    "ui.ledger.tier.{}": {"device", "host", "disk"},
     "ui.mode.{}": {*get_args(Mode)},
+    "ui.mark.{}": {"left_out", "evicted"},
     "ui.sample.{}": {"1", "2", "3"},
     "ui.chats.{}": {"today", "week", "older"},
     "ui.tab.{}": {"documents", "turns", "ledger", "settings"},
@@ -73,6 +76,7 @@ def test_no_code_of_the_ledger_is_without_words() -> None:
     said |= {one.code for one in get_args(Measure)}
     assert "answer_failed" in said
     assert {code for code in said if f"ledger.{code}" not in table()} == set()
+    assert {code for code in get_args(Undo) if f"undo.{code}" not in table()} == set()
 
 
 def test_every_code_of_the_screen_is_used() -> None:

@@ -70,15 +70,25 @@
           K.el("strong", { text: one.name, title: one.name }),
           one.problem ? K.el("span", { class: "kv-unread", text: K.say("ui.broken") }) : K.el("span", { class: "kv-muted", text: about(one) }),
           one.mode && !one.problem ? K.el("span", { class: "kv-muted", text: K.say(`ui.mode.${one.mode}`) }) : null),
+        one.problem ? null : K.button(one.pinned ? "ui.document.unpin" : "ui.document.pin", one.pinned ? "pinned" : "pin", () => pin(one, null, !one.pinned), { class: "kv-tool", "aria-pressed": String(Boolean(one.pinned)) }),
         K.button("ui.document.remove", "close", async () => {
           await K.call("remove_document", { chat: K.chat, document: one.document });
           K.refreshDocuments();
         }, { class: "kv-tool" })));
     if (one.problem) item.append(K.el("p", { class: "kv-doc-problem", text: `${one.problem.message} ${one.problem.remedy}` }));
+    if (refused?.document === one.document) item.append(K.el("p", { class: "kv-doc-problem", role: "alert", text: refused.text }));
     for (const note of one.notes ?? []) item.append(K.el("p", { class: "kv-doc-note", text: note }));
     if (!one.problem && one.pages_done < one.num_pages) item.append(progress(one));
     if (!one.problem && one.num_pages) item.append(pages(one));
     return item;
+  };
+  // Of a document, or one page of it; what is refused is said at its row.
+  let refused = null; // {document, text}
+  const pin = async (one, page, pinned) => {
+    const found = await K.call("pin", { chat: K.chat, document: one.document, page, pinned });
+    refused = found.error ? { document: one.document, text: `${found.error.message} ${found.error.remedy}` } : null;
+    if (refused) draw();
+    else K.refreshDocuments();
   };
   const progress = (one) => {
     const fill = K.el("i");
@@ -90,10 +100,10 @@
   const pages = (one) => {
     const cited = new Set(citesOf(one.document).map((cite) => cite.page));
     const here = shown?.document === one.document ? shown.page : null;
-    const wanted = new Set([...cited, here, ...Array.from({ length: Math.min(5, one.num_pages) }, (_, n) => n + 1)]);
+    const wanted = new Set([...cited, here, ...(one.pinned_pages ?? []), ...Array.from({ length: Math.min(5, one.num_pages) }, (_, n) => n + 1)]);
     const list = [...wanted].filter((page) => page && page <= one.num_pages).slice(0, 40);
     return K.el("div", { class: "kv-page-chips" }, ...list.map((page) =>
-      K.el("button", { type: "button", class: `kv-page-chip${page === here ? " kv-here" : ""}${cited.has(page) ? " kv-cited" : ""}`, "aria-pressed": String(page === here), text: K.say("ui.page", { page }), on: { click: () => K.openPage(one.document, page) } })));
+      K.el("button", { type: "button", class: `kv-page-chip${page === here ? " kv-here" : ""}${one.pinned_pages?.includes(page) ? " kv-pinned" : ""}${cited.has(page) ? " kv-cited" : ""}`, "aria-pressed": String(page === here), text: K.say("ui.page", { page }), on: { click: () => K.openPage(one.document, page) } })));
   };
   const drawPage = () => {
     K.show(parts.view, Boolean(shown));
@@ -103,7 +113,8 @@
     const go = (step) => K.openPage(shown.document, Math.min(last, Math.max(1, shown.page + step)));
     const name = K.say("ui.page.of", { page: shown.page, of: last });
     const cite = shown.cite;
-    const key = `${shown.document}/${shown.page}/${last}/${cite?.text ?? ""}/${cite?.support ?? ""}`;
+    const pinned = Boolean(one?.pinned || one?.pinned_pages?.includes(shown.page));
+    const key = `${shown.document}/${shown.page}/${last}/${cite?.text ?? ""}/${cite?.support ?? ""}/${pinned}/${one?.pinned}`;
     if (parts.view.kvKey === key) return;
     parts.view.kvKey = key;
     const failed = K.el("p", { class: "kv-hint", text: K.say("ui.page.failed"), hidden: true });
@@ -115,7 +126,8 @@
       K.el("div", { class: "kv-page-bar" },
         K.button("ui.page.before", "left", () => go(-1), { class: "kv-tool", disabled: shown.page <= 1 }),
         K.el("span", { text: name }),
-        K.button("ui.page.after", "right", () => go(1), { class: "kv-tool", disabled: shown.page >= last })),
+        K.button("ui.page.after", "right", () => go(1), { class: "kv-tool", disabled: shown.page >= last }),
+        one ? K.button(pinned ? "ui.page.unpin" : "ui.page.pin", pinned ? "pinned" : "pin", () => pin(one, shown.page, !pinned), { class: "kv-tool", disabled: Boolean(one.pinned), "aria-pressed": String(pinned) }) : null),
       ...[passage, failed, enlarge].filter(Boolean));
   };
   // The page over the whole window, as large as its picture is; a click or Esc puts it away.
@@ -133,6 +145,7 @@
     draw();
   });
   K.on("chat", () => {
+    refused = null;
     shown = null;
     if (parts) parts.view.kvKey = "";
   });

@@ -14,6 +14,7 @@
   // The words are in the bubble already: the form stands at once, whatever the server is busy with.
   const begin = (turn, bubble) => {
     const box = K.el("textarea", { class: "kv-edit", rows: "1", "aria-label": K.say("ui.edit") });
+    const name = K.notes.turns.find((note) => note.turn === turn)?.name;
     const shown = bubble.querySelector(".kv-words").textContent;
     box.value = shown;
     const listening = new AbortController();
@@ -31,7 +32,7 @@
       if (!K.online) return K.emit("problem", K.offline());
       if (K.notes.live) return K.emit("hint", "ui.wait");
       end();
-      K.act("edit", { turn, text });
+      K.act("edit", { turn, name, text });
     };
     const form = K.el("form", { class: "kv-edit-form" }, box,
       K.el("div", { class: "kv-edit-tools" },

@@ -22,6 +22,8 @@
     theme: "M12 4a8 8 0 1 0 0 16zM12 4a8 8 0 0 1 0 16",
     file: "M7 3h7l5 5v13H7zM14 3v5h5M10 13h6M10 17h6",
     note: "M12 8v5M12 16.500v.5M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18z",
+    pin: "M9 4h6l-1 6 3 3v2H7v-2l3-3zM12 15v5",
+    pinned: "M9 4h6l-1 6 3 3v2H7v-2l3-3zM12 15v5M11 7h2M10.500 11h3M9 14h6",
     keys: "M3 7h18v10H3zM7 11h.01M11 11h.01M15 11h.01M8 14h8",
   };
   const SVG = "http://www.w3.org/2000/svg";

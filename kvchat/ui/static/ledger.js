@@ -45,9 +45,12 @@
   K.panel.fill.ledger = (body) => {
     const list = K.el("ol", { class: "kv-ledger" });
     const empty = K.el("p", { class: "kv-hint", text: K.say("ui.ledger.empty") });
-    body.append(empty, list);
+    const file = K.el("a", { class: "kv-link", download: true, text: K.say("ui.ledger.file"), title: K.say("ui.ledger.file.help") });
+    body.append(empty, list, file);
     const draw = () => {
       K.show(empty, entries.length === 0);
+      K.show(file, entries.length > 0);
+      file.href = `/api/ledger?chat=${encodeURIComponent(K.chat ?? "")}`;
       const rows = entries.slice(-200).reverse().map((entry) =>
         K.el("li", {},
           K.el("div", { class: "kv-ledger-what", text: what(entry) }),
@@ -62,9 +65,25 @@
   };
   const small = (entry) => {
     const parts = [when(entry)];
-    if (entry.bytes_measured) parts.push(K.say("ui.ledger.freed", { bytes: K.size(entry.bytes_measured) }));
-    else if (entry.bytes_predicted) parts.push(K.say("ui.ledger.freed_predicted", { bytes: K.size(entry.bytes_predicted) }));
-    return parts.filter(Boolean).map((text) => K.el("span", { text }));
+    const turns = entry.turn_numbers ?? [];
+    if (turns.length) parts.push(K.say("ui.ledger.turns", { turns: K.ranges(turns), count: turns.length }));
+    for (const one of entry.documents ?? []) {
+      const name = entry.arguments?.name ?? K.name(one.document);
+      parts.push(one.pages?.length ? K.say("ui.ledger.pages", { name, pages: K.ranges(one.pages), count: one.pages.length }) : name);
+    }
+    if (entry.bytes_measured > 0) parts.push(K.say("ui.ledger.freed", { bytes: K.size(entry.bytes_measured) }));
+    else if (entry.bytes_predicted > 0) parts.push(K.say("ui.ledger.freed_predicted", { bytes: K.size(entry.bytes_predicted) }));
+    parts.push(kept(entry));
+    if (entry.lost_tokens) parts.push(K.say("ui.ledger.lost", { tokens: entry.lost_tokens }));
+    return [...parts.filter(Boolean).map((text) => K.el("span", { text })), entry.undo ? K.undoPlace(entry.number) : null].filter(Boolean);
+  };
+  // How text was kept before and after: what of it changed, its format or where it lies.
+  const kept = ({ before, after }) => {
+    if (!before || !after) return "";
+    const names = (one) => (one.formats ?? []).map(K.format).join(" + ");
+    const tier = (one) => K.say(`ui.ledger.tier.${one.tier}`);
+    const [from, to] = before.tier === after.tier ? [names(before), names(after)] : [tier(before), tier(after)];
+    return from === to ? "" : `${from} → ${to}`;
   };
 
   const add = (found) => {

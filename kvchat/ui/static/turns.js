@@ -3,6 +3,8 @@
 (() => {
   const K = window.kvchat;
   K.isLive = (turn) => K.notes.live?.turn === turn;
+  // A turn as this page shows it: its number, and its name in case another turn has the number by now.
+  K.turnOf = (note) => ({ turn: note.turn, name: note.name });
   const noteOf = (turn) => K.notes.turns.find((note) => note.turn === turn);
   const busy = () => Boolean(K.notes.live);
   const OFFERED = {
@@ -52,7 +54,7 @@
     if (!live) {
       bar.append(
         tool("ui.copy_reply", "copy", (event) => copy(note.turn, "reply", event.currentTarget)),
-        tool("ui.regenerate", "again", () => K.act("regenerate", { turn: note.turn }), busy())
+        tool("ui.regenerate", "again", () => K.act("regenerate", K.turnOf(note)), busy())
       );
     }
     const parts = [
@@ -63,6 +65,7 @@
     return parts.filter(Boolean);
   };
   const tools = (note) => [
+    tool(note.pinned ? "ui.unpin" : "ui.pin", note.pinned ? "pinned" : "pin", (event) => pin(event.currentTarget.parentElement, note)),
     tool("ui.copy_question", "copy", (event) => copy(note.turn, "text", event.currentTarget)),
     tool("ui.edit", "pencil", () => K.edit(note.turn), busy()),
     tool("ui.delete_turn", "trash", (event) => sure(event.currentTarget.parentElement, note), busy()),
@@ -76,22 +79,31 @@
     const last = K.notes.turns.at(-1);
     if (last) copy(last.turn, "reply", document.querySelector(`#kv-foot-${last.turn} .kv-icon-copy`)?.parentElement);
   };
+  const anew = (spot) => {
+    spot.kvKey = "";
+    fill(true);
+  };
+  const pin = async (spot, note) => {
+    const found = await K.call("pin", { chat: K.chat, ...K.turnOf(note), pinned: !note.pinned });
+    if (!found.error) return K.act("open");
+    const leave = K.el("button", { type: "button", class: "kv-plain", text: K.say("ui.close"), on: { click: () => anew(spot) } });
+    spot.replaceChildren(K.el("span", { class: "kv-muted", text: `${found.error.message} ${found.error.remedy}` }), leave);
+    spot.classList.add("kv-asking");
+    leave.focus();
+  };
   const sure = (spot, note) => {
-    const keep = () => {
-      spot.kvKey = "";
-      fill(true);
-    };
+    const keep = () => anew(spot);
     const no = K.el("button", { type: "button", class: "kv-plain", text: K.say("ui.keep"), on: { click: keep } });
     spot.replaceChildren(
       K.el("span", { class: "kv-muted", text: K.say("ui.delete_turn.sure") }),
       no,
-      K.el("button", { type: "button", class: "kv-danger", text: K.say("ui.delete"), on: { click: () => K.act("remove", { turn: note.turn }) } })
+      K.el("button", { type: "button", class: "kv-danger", text: K.say("ui.delete"), on: { click: () => K.act("remove", K.turnOf(note)) } })
     );
     spot.classList.add("kv-asking");
     no.focus();
   };
   const versions = (note) => {
-    const go = (step) => K.act("switch", { turn: note.turn, sibling: note.sibling + step });
+    const go = (step) => K.act("switch", { ...K.turnOf(note), sibling: note.sibling + step });
     return K.el("span", { class: "kv-versions", role: "group", "aria-label": K.say("ui.versions") },
       tool("ui.version.before", "left", () => go(-1), busy() || note.sibling <= 1),
       K.el("span", { text: `${note.sibling}/${note.num_siblings}` }),
@@ -106,7 +118,7 @@
     const isLast = note.turn === K.notes.turns.at(-1)?.turn;
     if (!isLast || busy()) return row;
     const press = {
-      "ui.try_again": () => K.act("regenerate", { turn: note.turn }),
+      "ui.try_again": () => K.act("regenerate", K.turnOf(note)),
       "ui.edit.again": () => K.edit(note.turn),
       "ui.continue": () => K.ask(K.say("ui.continue.words")),
     };
@@ -129,6 +141,7 @@
     if (!chat) return setTimeout(watch, 50);
     const look = () => {
       fill(false);
+      K.drawUndo();
       K.settle();
     };
     new MutationObserver(look).observe(chat, { childList: true, subtree: true, attributeFilter: ["aria-label"] });

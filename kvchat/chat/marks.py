@@ -1,0 +1,79 @@
+"""What the newest prompt of a branch left out, and which of its turns the model sees with losses.
+
+Told by the ledger alone, so it is true after a restart, and in the middle of an answer. An entry
+counts on those branches that hold the question which was being answered then. Knows no cache.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvchat.memory.formats import FormatPair
+from kvchat.store.records import LedgerEntry
+from kvchat.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Turns by the names of their user messages. `left_out`: the model does not see them.
+    `evicted`: it does not see all of them. `on_host`: some of them was moved there. `formats`: what
+    they were stored in since they were read, where that is less than as sealed.
+    """
+
+    left_out: frozenset[str] = frozenset()
+    evicted: frozenset[str] = frozenset()
+    on_host: frozenset[str] = frozenset()
+    formats: Mapping[str, str] = field(default_factory=dict)
+
+
+def entries_on(rows: Iterable[LedgerEntry], branch: Collection[str]) -> Iterator[LedgerEntry]:
+    """Those that hold for a branch, given by the names of its messages."""
+    return (row for row in rows if row.question is None or row.question in branch)
+
+
+def marks(rows: Iterable[LedgerEntry], branch: Collection[str]) -> Marks:
+    left_out, evicted, on_host = set[str](), set[str](), set[str]()
+    formats: dict[str, str] = {}
+    for row in entries_on(rows, branch):
+        match row.code:
+            case "truncate_turns":
+                left_out = set(row.turns)
+            case "restore_turns":
+                left_out = set()
+            case "requantize" | "requantize_from":
+                formats |= dict.fromkeys(row.turns, str(row.arguments.get("formats", "")))
+            case "offload":
+                on_host |= set(row.turns)
+            case "bring_back":
+                on_host -= set(row.turns)
+            case "evict" | "evict_from":
+                evicted |= set(row.turns)
+            case "held_better":
+                evicted -= set(row.turns)
+                on_host -= set(row.turns)
+                formats = {name: pair for name, pair in formats.items() if name not in row.turns}
+    return Marks(frozenset(left_out), frozenset(evicted), frozenset(on_host), formats)
+
+
+def marks_of(store: Store, chat: str) -> Marks:
+    """Of the branch that is shown."""
+    return marks(store.ledger(chat), {one.hash for one in store.messages(chat)})
+
+
+def held_better(found: Marks, spans: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Of the turns that were stored in less or moved, those of which nothing is so any more;
+    `spans` as a frame has them.
+    """
+    return tuple(
+        span["name"]
+        for span in spans
+        if span["name"] in found.formats or span["name"] in found.on_host
+        if span["tier"] == "device"
+        and all(_is_better(pair, found.formats.get(span["name"])) for pair in span["formats"])
+    )
+
+
+def _is_better(pair: str, than: str | None) -> bool:
+    if than is None:
+        return True
+    return pair != than and FormatPair.parse(pair).at_least(FormatPair.parse(than))

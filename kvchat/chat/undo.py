@@ -1,0 +1,147 @@
+"""Taking back what was done to a chat: asked for now, done with the next question.
+
+Turns that were left out are wanted again, as far as they fit; what is stored in less, lies on the
+host or lost its inside is held as it was. First it is planned, so that what it costs is known, and
+what cannot be is refused with the numbers. Knows no cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kvchat.chat.admit import Admitted, Told, admit_with
+from kvchat.chat.asked_back import ASKED, asked_back
+from kvchat.chat.bring import attached
+from kvchat.chat.marks import Marks, entries_on, marks
+from kvchat.chat.shelf import Shelf
+from kvchat.chat.told import told_of_branch
+from kvchat.errors import OutOfMemory, RequestError
+from kvchat.planner.ledger import entry
+from kvchat.planner.measures import TruncateTurns
+from kvchat.settings import Settings
+from kvchat.store.records import LedgerEntry
+from kvchat.store.store import Store
+
+if TYPE_CHECKING:
+    from kvchat.engine.engine import Engine
+
+LEAST_READ_TOKENS = 32  # what is shorter says nothing of how fast a prompt is read
+_LOSES_NOTHING = ("drop_idle", "shrink_chunk")  # what may be done for it and take nothing else
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the next question then has the model read again; `s`: None where nothing was measured
+    yet.
+    """
+
+    tokens: int
+    s: float | None
+
+
+def read_tokens_per_s(figures: Iterable[Mapping[str, Any] | None]) -> float | None:
+    """As measured with the newest reply for which enough was read; theirs come newest first."""
+    for one in figures:
+        read = one.get("prompt_tokens", 0) - one.get("reused_tokens", 0) if one else 0
+        if one and read >= LEAST_READ_TOKENS and one.get("prefill_s", 0) > 0:
+            return float(read / one["prefill_s"])
+    return None
+
+
+class TakingBack:
+    def __init__(self, store: Store, shelf: Shelf) -> None:
+        self._store = store
+        self._shelf = shelf
+
+    def cost(self, chat: str, number: int, engine: Engine, settings: Settings) -> Cost:
+        """Raises RequestError where there is nothing to be taken back, OutOfMemory with the numbers
+        where there is no room for it.
+        """
+        row, there = self._found(chat, number)
+        told = self._told(chat)
+        try:
+            if row.code == TruncateTurns.code:
+                admitted = _admitted(told, set(row.turns), engine, settings)
+            else:
+                only = replace(settings, ladder=_LOSES_NOTHING)
+                admitted = _admitted(_seen(told, there), (), engine, only)
+        except OutOfMemory as error:
+            facts = {name: error.facts[name] for name in ("tokens", "capacity")}
+            raise OutOfMemory("undo_no_room", **facts) from None
+        tokens = 0 if row.undo == "bring_back" else _tokens_from(admitted, row)
+        rate = read_tokens_per_s(self._figures(chat))
+        return Cost(tokens, tokens / rate if rate is not None else None)
+
+    def ask(self, chat: str, number: int, engine: Engine, settings: Settings) -> Cost:
+        """The same, and asks for it."""
+        cost = self.cost(chat, number, engine, settings)
+        row, _ = self._found(chat, number)
+        about = {"entry": number, "code": row.code, "tokens": cost.tokens}
+        kept = entry(ASKED, about, "asked", 0, None, row.turns, documents=row.documents)
+        newest = [one.hash for one in self._store.messages(chat) if one.role == "user"][-1:]
+        self._store.add_ledger(chat, **kept, question=newest[0] if newest else None)
+        return cost
+
+    def _found(self, chat: str, number: int) -> tuple[LedgerEntry, Marks]:
+        rows = self._store.ledger(chat)
+        branch = {one.hash for one in self._store.messages(chat)}
+        if number in asked_back(rows, branch).numbers:
+            raise RequestError("undo_asked")
+        if number not in offered(rows, branch):
+            raise RequestError("undo_nothing")
+        row = next(one for one in rows if one.number == number)
+        return row, marks(rows, branch)
+
+    def _told(self, chat: str) -> Told:
+        whole = attached(self._store, chat).whole()
+        leading = [one for one in whole if one.leading]
+        return told_of_branch(self._store, chat, self._shelf, leading)
+
+    def _figures(self, chat: str) -> Iterable[Mapping[str, Any]]:
+        for message in reversed(self._store.messages(chat)):
+            made = self._store.generation(message.hash, chat)
+            if made is not None:
+                yield made.figures
+
+
+def _seen(told: Told, there: Marks) -> Told:
+    """Without the turns that are left out now."""
+    kept, is_seen = [], True
+    for message in told.messages:
+        is_seen = message.name not in there.left_out if message.role == "user" else is_seen
+        kept += [message] if is_seen else []
+    return replace(told, messages=kept)
+
+
+def offered(rows: Sequence[LedgerEntry], branch: Collection[str]) -> tuple[int, ...]:
+    """Numbers of the entries that still hold and were not asked back: of those that leave turns out
+    the newest, for it tells of all.
+    """
+    there, asked = marks(rows, branch), asked_back(rows, branch).numbers
+    held = [one for one in entries_on(rows, branch) if one.undo and _is_there(one, there)]
+    cuts = [one.number for one in held if one.code == TruncateTurns.code]
+    return tuple(
+        one.number for one in held if one.number not in asked and one.number not in cuts[:-1]
+    )
+
+
+def _is_there(row: LedgerEntry, there: Marks) -> bool:
+    """Whether what was done still holds, for one of the turns at least."""
+    lossy = there.evicted | there.formats.keys()
+    holds = there.on_host if row.undo == "bring_back" else lossy
+    return bool(set(row.turns) & (there.left_out if row.code == TruncateTurns.code else holds))
+
+
+def _admitted(told: Told, wanted: Collection[str], engine: Engine, settings: Settings) -> Admitted:
+    return admit_with(told, wanted, engine.loaded, settings, engine.last_snapshot, engine.costs)
+
+
+def _tokens_from(admitted: Admitted, row: LedgerEntry) -> int:
+    """From the first of the row's turns and documents to the end: what comes after is read again,
+    too.
+    """
+    names = {*row.turns, *(one["document"] for one in row.documents)}
+    starts = [span.start for span in admitted.prompt.spans if span.name in names]
+    return len(admitted.prompt.token_ids) - min(starts, default=0)

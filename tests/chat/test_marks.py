@@ -1,0 +1,130 @@
+"""Marks, and what was asked back, as the ledger tells them: values in, values out."""
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from kvchat.chat.asked_back import asked_back, came_back
+from kvchat.chat.marks import Marks, held_better, marks
+from kvchat.chat.undo import offered, read_tokens_per_s
+from kvchat.store.records import LedgerEntry
+
+BRANCH = ("a", "b", "c", "now")
+
+
+def rows(*said: tuple[str, str] | tuple[str, str, dict[str, Any]], on: str = "now") -> Any:
+    """Entries numbered from 1: code, one letter a turn, arguments."""
+    numbers = count(1)
+    undo = {"truncate_turns": "read_again", "requantize": "read_again", "offload": "bring_back"}
+    return [
+        LedgerEntry(
+            next(numbers), "chat", 1.0, code, dict(*rest), tuple(turns), 0, None, "no_room",
+            undo=undo.get(code), question=on,
+        )
+        for code, turns, *rest in said
+    ]  # fmt: skip
+
+
+def test_the_newest_prompt_says_what_is_left_out() -> None:
+    cut = rows(("truncate_turns", "a"), ("truncate_turns", "ab"))
+    assert marks(cut, BRANCH).left_out == {"a", "b"}
+    back = rows(("truncate_turns", "ab"), ("restore_turns", "ab"))
+    assert marks(back, BRANCH).left_out == set()
+
+
+def test_what_was_done_on_another_branch_says_nothing_here() -> None:
+    here = rows(("truncate_turns", "ab"), on="c")
+    there = rows(("restore_turns", ""), on="another version of now")
+    assert marks([*here, *there], BRANCH).left_out == {"a", "b"}
+    assert marks([*here, *there], ("a", "another version of now")).left_out == set()
+    unknown = rows(("truncate_turns", "a"), on=None)  # type: ignore[arg-type]
+    assert marks(unknown, BRANCH).left_out == {"a"}  # of an earlier version, which did not say
+
+
+def test_losses_hold_until_something_better_is_held() -> None:
+    less = rows(
+        ("requantize", "ab", {"formats": "int8/int8"}),
+        ("requantize_from", "b", {"formats": "int6/int4"}),
+        ("evict", "c"),
+        ("offload", "a"),
+    )
+    found = marks(less, BRANCH)
+    assert found.formats == {"a": "int8/int8", "b": "int6/int4"}
+    assert (found.evicted, found.on_host) == ({"c"}, {"a"})
+    found = marks([*less, *rows(("held_better", "bc")), *rows(("bring_back", "a"))], BRANCH)
+    assert found == Marks(formats={"a": "int8/int8"})
+
+
+def span(name: str, tier: str, *formats: str) -> dict[str, Any]:
+    return {"kind": "turn", "name": name, "tier": tier, "formats": dict.fromkeys(formats, 1)}
+
+
+def test_a_frame_says_what_is_held_better() -> None:
+    found = Marks(on_host=frozenset("cd"), formats={"a": "int6/int4", "b": "int6/int4"})
+    spans = [
+        span("a", "device", "int8/int8", "fp/fp"),
+        span("b", "device", "fp/fp", "int6/int4"),  # some of it still is
+        span("c", "mixed", "fp/fp"),
+        span("d", "device", "fp/fp"),
+        span("e", "device", "fp/fp"),  # nothing was done to it
+    ]
+    assert held_better(found, spans) == ("a", "d")
+    assert held_better(Marks(formats={"a": "int4/int4"}), [span("a", None)]) == ()  # type: ignore[arg-type]
+
+
+def undo(entry: int, code: str, turns: str) -> tuple[str, str, dict[str, Any]]:
+    return ("undo", turns, {"entry": entry, "code": code})
+
+
+def test_turns_stay_wanted_until_they_must_go_again() -> None:
+    said = rows(("truncate_turns", "abc"), undo(1, "truncate_turns", "abc"))
+    found = asked_back(said, BRANCH)
+    assert (found.numbers, found.wanted, found.restore) == ((1,), {"a", "b", "c"}, False)
+    done = rows(*_said(said), ("undone", "abc", {"entry": 1}))
+    assert asked_back(done, BRANCH).numbers == ()
+    assert asked_back(done, BRANCH).wanted == {"a", "b", "c"}
+    again = rows(*_said(done), ("truncate_turns", "ab"))
+    assert asked_back(again, BRANCH).wanted == {"c"}
+
+
+def _said(found: Sequence[LedgerEntry]) -> list[Any]:
+    return [(row.code, row.turns, row.arguments) for row in found]
+
+
+def test_what_was_compressed_is_restored_once() -> None:
+    said = rows(("requantize", "a", {"formats": "int8/int8"}), undo(1, "requantize", "a"))
+    assert asked_back(said, BRANCH).restore
+    (row,) = came_back(said, BRANCH, ())
+    assert (row["code"], row["arguments"], row["turns"]) == (
+        "undone", {"entry": 1, "code": "requantize"}, ["a"],
+    )  # fmt: skip
+    assert not asked_back(rows(*_said(said), ("undone", "a", {"entry": 1})), BRANCH).restore
+
+
+def test_turns_came_back_only_if_none_of_them_is_left_out() -> None:
+    said = rows(("truncate_turns", "ab"), undo(1, "truncate_turns", "ab"))
+    assert came_back(said, BRANCH, ("b",)) == []
+    assert [row["code"] for row in came_back(said, BRANCH, ("c",))] == ["undone"]
+    assert came_back(said, ("another",), ()) == []
+
+
+def test_offered_is_what_still_holds_and_was_not_asked_for() -> None:
+    said = rows(
+        ("truncate_turns", "a"),
+        ("truncate_turns", "ab"),
+        ("requantize", "c", {"formats": "int8/int8"}),
+        ("shrink_chunk", ""),
+        ("offload", "c"),
+    )
+    assert offered(said, BRANCH) == (2, 3, 5)
+    asked = rows(*_said(said), undo(3, "requantize", "c"), ("bring_back", "c"))
+    assert offered(asked, BRANCH) == (2,)
+    assert offered(rows(*_said(said), ("restore_turns", "")), BRANCH) == (3, 5)
+
+
+def test_the_speed_is_the_newest_of_which_enough_was_read() -> None:
+    short = {"prompt_tokens": 40, "reused_tokens": 30, "prefill_s": 5.0}
+    read = {"prompt_tokens": 400, "reused_tokens": 100, "prefill_s": 1.5}
+    assert read_tokens_per_s([{}, None, short, read, short]) == 200
+    assert read_tokens_per_s([short]) is None
+    assert read_tokens_per_s([]) is None

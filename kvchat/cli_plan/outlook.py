@@ -1,10 +1,10 @@
 """What a plan found, and the room that there is: plain values for whoever tells them."""
 
-import platform
 from dataclasses import dataclass
 
 from kvchat.cli_plan.model import Planned
-from kvchat.device.memory import default_headroom, pick_device, probe_for
+from kvchat.device.headroom import headroom_here
+from kvchat.device.memory import pick_device, probe_for
 from kvchat.memory.footprint import Footprint, Holding
 from kvchat.memory.pairs import PairRow
 from kvchat.settings import Settings
@@ -41,7 +41,7 @@ def room_here(settings: Settings) -> Room:
     device = probe_for(pick_device()).read()
     headroom = settings.headroom
     if headroom is None:
-        headroom = default_headroom(device.total, platform.system())
+        headroom = headroom_here(device).num_bytes
     usable = settings.memory_budget
     if usable is None:
         usable = max(0, device.total - headroom)

@@ -1,9 +1,12 @@
 """The memory of a card that torch drives: NVIDIA and AMD as `cuda`, Intel as `xpu`, by the same
 calls.
 
-The driver's own figure (`mem_get_info`) is the truth; NVML adds whose the rest is.
+The driver's own figure (`mem_get_info`) is the truth; NVML adds whose the rest is. On Windows the
+driver may count as free what it would have to move to the computer's memory: there the smaller of
+both counts.
 """
 
+import platform
 import time
 from functools import cache
 from typing import Any, Protocol
@@ -12,10 +15,8 @@ import torch
 
 from kvchat.device.host import HostProbe
 from kvchat.device.memory import DeviceMemory
-from kvchat.device.nvml import Nvml, others_bytes
-
-# Asking NVML for its processes takes milliseconds; a frame is drawn ten times a second.
-_OTHERS_EVERY_S = 1.0
+from kvchat.device.nvml import Nvml
+from kvchat.device.others import OtherPrograms
 
 
 class Backend(Protocol):
@@ -30,15 +31,20 @@ class Backend(Protocol):
 class AcceleratorProbe:
     """`nvml` None: other programs are told from the driver's figure and torch's alone."""
 
-    def __init__(self, device: torch.device, backend: Backend, nvml: Nvml | None) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        backend: Backend,
+        nvml: Nvml | None,
+        system: str = platform.system(),
+    ) -> None:
         self._device = device
         self._backend = backend
-        self._nvml = nvml
+        self._system = system
         properties = backend.get_device_properties(device)
-        self._uuid = nvml_uuid(properties)
+        names = nvml_names(properties)
+        self.others = OtherPrograms(nvml, names) if nvml is not None and names else None
         self._shared = bool(getattr(properties, "is_integrated", False))
-        self._others: int | None = None
-        self._asked_s = -_OTHERS_EVERY_S
 
     @classmethod
     def of(cls, device: torch.device) -> "AcceleratorProbe":
@@ -50,9 +56,12 @@ class AcceleratorProbe:
         free, total = self._backend.mem_get_info(self._device)
         if total <= 0:
             return self._of_the_computer()
+        told = self.others.told() if self.others is not None else None
+        if told is not None and told.free is not None and self._system == "Windows":
+            free = min(free, told.free)
         reserved = self._backend.memory_reserved(self._device)
         used_elsewhere = max(0, total - free - reserved)
-        others = self._told_others()
+        others = told.num_bytes if told is not None else None
         return DeviceMemory(
             device=str(self._device),
             total=total,
@@ -64,16 +73,8 @@ class AcceleratorProbe:
             at_s=time.time(),
             estimated=() if others is not None else ("other_processes",),
             shared=self._shared,
+            programs=told.programs if told is not None else (),
         )
-
-    def _told_others(self) -> int | None:
-        if self._nvml is None or self._uuid is None:
-            return None
-        now = time.monotonic()
-        if now - self._asked_s >= _OTHERS_EVERY_S:
-            self._asked_s = now
-            self._others = others_bytes(self._nvml.usages(self._uuid))
-        return self._others
 
     def _of_the_computer(self) -> DeviceMemory:
         """An integrated device that reports no memory: the computer's figures, marked as shared."""
@@ -91,12 +92,21 @@ class AcceleratorProbe:
         )
 
 
-def nvml_uuid(properties: Any) -> str | None:
-    """The card's UUID as NVML writes it; None where torch does not tell one, or it is a slice's."""
+def nvml_names(properties: Any) -> tuple[str, ...]:
+    """What NVML may know the card as: its UUID, its place on the PCI bus. None for a slice (MIG),
+    whose figures are not the card's, and where torch tells nothing, as for other makers' cards.
+    """
+    if "MIG" in str(getattr(properties, "name", "")):
+        return ()
+    names = []
     uuid = str(getattr(properties, "uuid", "") or "")
-    if not uuid or "MIG" in str(getattr(properties, "name", "")):
-        return None
-    return uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+    if uuid:
+        names.append(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+    found = (getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
+    place = [part for part in found if isinstance(part, int)]
+    if len(place) == 3 and any(place):
+        names.append("{:08X}:{:02X}:{:02X}.0".format(*place))
+    return tuple(names)
 
 
 def nvidia_capability(device: torch.device) -> tuple[int, int] | None:

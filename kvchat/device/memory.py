@@ -12,7 +12,18 @@ from typing import Protocol
 
 import torch
 
-from kvchat.units import GIB, MIB
+from kvchat.units import GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Another program on the device. `bytes_used` is None where the driver does not tell; `name` is
+    empty where the system does not.
+    """
+
+    pid: int
+    name: str
+    bytes_used: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +33,8 @@ class DeviceMemory:
 
     `estimated` names the fields that are inferred rather than told by the driver. `shared` says
     that the device has no memory of its own: it is the computer's, and must not be counted twice.
+    `age_s` is not 0 where the device did not answer and this is what it last said. `programs`: the
+    largest of the other programs, where they are known.
     """
 
     device: str
@@ -33,6 +46,16 @@ class DeviceMemory:
     at_s: float
     estimated: tuple[str, ...] = ()
     shared: bool = False
+    age_s: float = 0.0
+    programs: tuple[Program, ...] = ()
+
+    @property
+    def cached(self) -> int:
+        """What torch's allocator keeps and nobody uses: new tensors take it, and where they do not
+        fit into its pieces the allocator gives them back to the driver first. 0 where torch does
+        not count.
+        """
+        return max(0, self.reserved - self.allocated) if self.allocated else 0
 
 
 class Probe(Protocol):
@@ -58,18 +81,6 @@ def probe_for(device: torch.device) -> Probe:
     from kvchat.device.host import HostProbe
 
     return HostProbe()
-
-
-def default_headroom(total: int, system: str) -> int:
-    """Bytes to leave free on a device of `total` bytes; `system` as platform.system() says it.
-
-    max(512 MiB, total / 16): room for a browser, a desktop and the driver's own growth. Twice that
-    on Windows, whose driver moves memory to the computer's without a word once the card is nearly
-    full, and everything then crawls. Never more than a quarter, so that a small container or card
-    stays usable.
-    """
-    times = 2 if system == "Windows" else 1
-    return min(max(512 * MIB * times, total * times // 16), total // 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +120,14 @@ def candidates() -> list[Candidate]:
     if torch.backends.mps.is_available():
         found.append(Candidate("mps", 0, "Apple", 0, integrated=True))
     return found
+
+
+def device_name(device: torch.device) -> str:
+    """As its maker calls it, where torch tells; else its kind."""
+    same = (
+        one for one in candidates() if (one.kind, one.index) == (device.type, device.index or 0)
+    )
+    return next((one.name for one in same), device.type)
 
 
 def _candidate(kind: str, index: int, properties: object) -> Candidate:

@@ -2,9 +2,9 @@
 to answer.
 
 It may be absent, refuse, or hang; it numbers cards in its own order. So a card is found by its
-UUID only, every call runs in a thread of its own with a time limit, and after one that never
-returned it is not asked again. A card cut into slices (MIG) is left alone: its figures are the
-whole card's.
+UUID or its place on the PCI bus, never by a number, every call runs in a thread of its own with a
+time limit, and after one that never returned it is not asked again. A card cut into slices (MIG) is
+left alone: its figures are the whole card's.
 """
 
 import os
@@ -31,12 +31,21 @@ class Usage:
     bytes_used: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class CardUsage:
+    """Who is on a card. `free` is None where the library does not say."""
+
+    processes: tuple[Usage, ...]
+    free: int | None
+
+
 class Nvml:
     """The library behind a time limit. `library` is pynvml, or a stand-in of the same names."""
 
     def __init__(self, library: Any = pynvml, time_limit_s: float = TIME_LIMIT_S) -> None:
         self._library = library
         self._time_limit_s = time_limit_s
+        self.card_problem: str | None = None
         self.problem: str | None = None if library is not None else "absent"
         if self.problem is None and not self._ask(self._begin):
             self.problem = self.problem or "refuses"
@@ -50,21 +59,46 @@ class Nvml:
         found = self._ask(lambda: self._library.nvmlSystemGetDriverVersion())
         return found.decode() if isinstance(found, bytes) else found
 
-    def usages(self, uuid: str) -> list[Usage] | None:
-        """The processes on the card of that UUID; None where they cannot be told."""
-        return self._ask(lambda: self._usages(uuid))
+    def card(self, names: tuple[str, ...]) -> CardUsage | None:
+        """The card of the first of these names that the library knows (UUIDs, PCI ids); None where
+        it cannot be told, and `card_problem` says why.
+        """
+        return self._ask(lambda: self._card(names))
 
-    def _usages(self, uuid: str) -> list[Usage] | None:
+    def _card(self, names: tuple[str, ...]) -> CardUsage | None:
         library = self._library
-        handle = library.nvmlDeviceGetHandleByUUID(uuid)
+        handle = self._handle(names)
+        self.card_problem = "unknown_card" if handle is None else None
+        if handle is None:
+            return None
         if _is_sliced(library, handle):
+            self.card_problem = "sliced"
             return None
         running = [
             *library.nvmlDeviceGetComputeRunningProcesses(handle),
             *library.nvmlDeviceGetGraphicsRunningProcesses(handle),
         ]
         # A program that computes and draws is in both lists.
-        return [Usage(*one) for one in {p.pid: (p.pid, p.usedGpuMemory) for p in running}.values()]
+        found = {p.pid: Usage(p.pid, p.usedGpuMemory) for p in running}
+        return CardUsage(tuple(found.values()), self._free(handle))
+
+    def _handle(self, names: tuple[str, ...]) -> Any:
+        for name in names:
+            by_uuid = name.startswith("GPU-")
+            library = self._library
+            find = (
+                library.nvmlDeviceGetHandleByUUID
+                if by_uuid
+                else library.nvmlDeviceGetHandleByPciBusId
+            )
+            with suppress(library.NVMLError):
+                return find(name)
+        return None
+
+    def _free(self, handle: Any) -> int | None:
+        with suppress(self._library.NVMLError):
+            return int(self._library.nvmlDeviceGetMemoryInfo(handle).free)
+        return None
 
     def _ask(self, call: Callable[[], Result]) -> Result | None:
         """The call's result, or None if it failed or took too long; too long is remembered."""

@@ -5,6 +5,7 @@ memory.
 import platform
 import sys
 import tomllib
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,14 @@ from typing import Any
 import torch
 
 from kvchat import __version__
+from kvchat.device.cuda import AcceleratorProbe
 from kvchat.device.drivers import installed_drivers
-from kvchat.device.memory import candidates, default_headroom, pick_device, probe_for
+from kvchat.device.guarded import GuardedProbe
+from kvchat.device.headroom import headroom_here
+from kvchat.device.memory import DeviceMemory, candidates, pick_device, probe_for
 from kvchat.device.nvml import Nvml
 from kvchat.doctor.findings import Finding, Problem
+from kvchat.errors import ModelError
 from kvchat.settings import Settings
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -127,7 +132,11 @@ def _mismatch(build: str, kinds: set[str], drivers: frozenset[str]) -> list[Prob
 
 
 def _memory(device: torch.device) -> dict[str, Any]:
-    now = probe_for(device).read()
+    """One of the devices; where it cannot be read, as one without memory."""
+    try:
+        now = GuardedProbe(probe_for(device)).read()
+    except ModelError:
+        now = DeviceMemory(str(device), 0, 0, 0, 0, 0, 0.0, ("total", "free", "other_processes"))
     return {
         "total": now.total,
         "free": now.free,
@@ -138,14 +147,35 @@ def _memory(device: torch.device) -> dict[str, Any]:
 
 
 def memory(settings: Settings) -> Finding:
-    """The chosen device's memory now, the headroom, the budget: what kvchat may use."""
+    """The chosen device's memory now, who else is on it, the headroom and why it is so much, the
+    budget: what kvchat may use.
+    """
     device = pick_device()
-    now = _memory(device)
-    headroom = settings.headroom
-    if headroom is None:
-        headroom = default_headroom(now["total"], platform.system())
-    usable = max(0, now["free"] - headroom)
+    probe = probe_for(device)
+    others = probe.others if isinstance(probe, AcceleratorProbe) else None
+    facts: dict[str, Any] = {"device": str(device), "budget": settings.memory_budget}
+    try:
+        now = GuardedProbe(probe).read()
+    except ModelError as error:
+        return Finding(facts | {"usable": 0, "total": 0}, [Problem.of(error)])
+    usual = headroom_here(now)
+    headroom = usual.num_bytes if settings.headroom is None else settings.headroom
+    reason = usual.reason if settings.headroom is None else "setting"
+    usable = max(0, now.free - headroom)
     if settings.memory_budget is not None:
         usable = min(usable, settings.memory_budget)
-    facts = {"device": str(device), "headroom": headroom, "budget": settings.memory_budget}
-    return Finding({**facts, **now, "usable": usable})
+    return Finding(
+        facts
+        | {
+            "total": now.total,
+            "free": now.free,
+            "other_processes": now.other_processes,
+            "programs": [asdict(one) for one in now.programs],
+            "nvml": None if others is None else others.problem or "ready",
+            "estimated": list(now.estimated),
+            "shared": now.shared,
+            "headroom": headroom,
+            "headroom_reason": reason,
+            "usable": usable,
+        }
+    )

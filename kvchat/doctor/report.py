@@ -23,6 +23,7 @@ OWN_MESSAGES = (
     "saving failed",
     "the cache is not what it should be",
     "the engine could not be closed",
+    "the device's memory cannot be read",
 )
 LEFT_OUT = "…"
 

@@ -1,13 +1,14 @@
 """What the person allows the engine to use, from settings and the device's size."""
 
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
 
-from kvchat.device.memory import default_headroom, probe_for
+from kvchat.device.guarded import GuardedProbe
+from kvchat.device.headroom import headroom_here
+from kvchat.device.memory import probe_for
 from kvchat.kvcache.blocks import FP
 from kvchat.kvcache.pool import AS_COMPUTED, Storing
 from kvchat.memory.formats import FormatPair
@@ -47,7 +48,7 @@ def limits_for(
     """
     headroom = settings.headroom
     if headroom is None:
-        headroom = default_headroom(probe_for(device).read().total, platform.system())
+        headroom = headroom_here(GuardedProbe(probe_for(device)).read()).num_bytes
     storing = Storing(
         FormatPair.parse(settings.seal_format),
         FormatPair.parse(settings.floor_format),

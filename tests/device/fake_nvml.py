@@ -18,9 +18,16 @@ class FakeNvml:
         pass
 
     def __init__(
-        self, cards: dict[str, list[Process]], sliced: bool = False, refuses: bool = False
+        self,
+        cards: dict[str, list[Process]],
+        sliced: bool = False,
+        refuses: bool = False,
+        places: dict[str, str] | None = None,
+        free: int | None = None,
     ) -> None:
+        """`places`: the cards' PCI ids, each with its UUID."""
         self.cards, self.sliced, self.refuses = cards, sliced, refuses
+        self.places, self.free = places or {}, free
 
     def nvmlInit(self) -> None:
         if self.refuses:
@@ -30,6 +37,16 @@ class FakeNvml:
         if uuid not in self.cards:
             raise self.NVMLError("not found")
         return uuid
+
+    def nvmlDeviceGetHandleByPciBusId(self, place: str) -> str:
+        if place not in self.places:
+            raise self.NVMLError("not found")
+        return self.places[place]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:
+        if self.free is None:
+            raise self.NVMLError("not supported")
+        return SimpleNamespace(free=self.free)
 
     def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:
         if not self.sliced:

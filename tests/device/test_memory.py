@@ -1,5 +1,6 @@
 """Readings of every kind of device, the headroom, and which device is chosen."""
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from kvchat.device.apple import AppleProbe
-from kvchat.device.cuda import AcceleratorProbe, nvml_uuid
+from kvchat.device.cuda import AcceleratorProbe, nvml_names
 from kvchat.device.fake import FakeProbe
 from kvchat.device.host import ContainerLimit, HostProbe, container_limits
 from kvchat.device.memory import (
@@ -16,7 +17,6 @@ from kvchat.device.memory import (
     DeviceMemory,
     best,
     candidates,
-    default_headroom,
     pick_device,
     probe_for,
 )
@@ -133,19 +133,6 @@ def test_a_card_is_read_from_its_driver_and_others_from_nvml():
     assert not found.shared
 
 
-@pytest.mark.parametrize("order", [["GPU-aaaa", "GPU-bbbb"], ["GPU-bbbb", "GPU-aaaa"]])
-@pytest.mark.parametrize(("uuid", "others"), [("aaaa", 1 * GIB), ("bbbb", 5 * GIB)])
-def test_the_right_card_is_asked_whatever_the_order(order: list[str], uuid: str, others: int):
-    """CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER renumber torch's cards, never NVML's."""
-    use = {
-        "GPU-aaaa": [Process("own", 0), Process(7, 1 * GIB)],
-        "GPU-bbbb": [Process("own", 0), Process(8, 5 * GIB)],
-    }
-    library = FakeNvml({name: use[name] for name in order})
-    backend = FakeBackend(free=8 * GIB, total=16 * GIB, uuid=uuid)
-    assert AcceleratorProbe(CUDA, backend, Nvml(library)).read().other_processes == others
-
-
 @pytest.mark.parametrize(
     "library",
     [
@@ -171,10 +158,52 @@ def test_what_others_take_is_never_more_than_what_is_gone():
     assert AcceleratorProbe(CUDA, backend, Nvml(library)).read().other_processes == 4 * GIB
 
 
-def test_a_slice_of_a_card_has_no_uuid_for_nvml():
-    assert nvml_uuid(SimpleNamespace(name="NVIDIA A100 MIG 1g.5gb", uuid="aaaa")) is None
-    assert nvml_uuid(SimpleNamespace(name="AMD Radeon")) is None
-    assert nvml_uuid(SimpleNamespace(name="Card", uuid="GPU-aaaa")) == "GPU-aaaa"
+@pytest.mark.parametrize(
+    ("properties", "names"),
+    [
+        ({"name": "Card", "uuid": "aaaa"}, ("GPU-aaaa",)),
+        ({"name": "Card", "uuid": "GPU-aaaa"}, ("GPU-aaaa",)),
+        (
+            {"uuid": "aaaa", "pci_domain_id": 0, "pci_bus_id": 65, "pci_device_id": 0},
+            ("GPU-aaaa", "00000000:41:00.0"),
+        ),
+        ({"pci_domain_id": 1, "pci_bus_id": 2, "pci_device_id": 3}, ("00000001:02:03.0",)),
+        ({"pci_domain_id": 0, "pci_bus_id": 0, "pci_device_id": 0}, ()),
+        ({"name": "AMD Radeon"}, ()),
+        ({"name": "NVIDIA A100 MIG 1g.5gb", "uuid": "aaaa", "pci_bus_id": 65}, ()),
+    ],
+)
+def test_what_a_card_may_be_known_as(properties: dict[str, object], names: tuple[str, ...]):
+    assert nvml_names(SimpleNamespace(**properties)) == names
+
+
+def test_on_windows_the_smaller_figure_for_free_counts():
+    library = FakeNvml({"GPU-aaaa": [Process("own", None)]}, free=3 * GIB)
+    backend = FakeBackend(free=10 * GIB, total=16 * GIB, reserved=2 * GIB)
+    for system, free in (("Windows", 3 * GIB), ("Linux", 10 * GIB)):
+        assert AcceleratorProbe(CUDA, backend, Nvml(library), system).read().free == free
+    backend.free = 1 * GIB
+    assert AcceleratorProbe(CUDA, backend, Nvml(library), "Windows").read().free == 1 * GIB
+
+
+def test_a_hanging_nvml_costs_the_reader_its_time_limit_once():
+    class Hanging(FakeNvml):
+        def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+            threading.Event().wait(30)
+            return uuid
+
+    nvml = Nvml(Hanging({}), time_limit_s=0.1)
+    probe = AcceleratorProbe(CUDA, FakeBackend(free=GIB, total=2 * GIB), nvml)
+    for _ in range(5):
+        assert probe.read().estimated == ("other_processes",)
+    assert probe.others is not None
+    assert probe.others.problem == "hangs"
+
+
+def test_what_torch_keeps_unused_is_told_where_it_counts():
+    backend = FakeBackend(free=10 * GIB, total=16 * GIB, reserved=2 * GIB)
+    assert AcceleratorProbe(CUDA, backend, None).read().cached == 1 * GIB
+    assert HostProbe().read().cached == 0
 
 
 def test_an_integrated_device_without_memory_shows_the_computers():
@@ -207,21 +236,6 @@ def test_a_fake_repeats_its_last_reading():
 
 
 @pytest.mark.parametrize(
-    ("total", "system", "headroom"),
-    [
-        (8 * GIB, "Linux", 512 * MIB),
-        (24 * GIB, "Linux", 1536 * MIB),
-        (8 * GIB, "Windows", 1024 * MIB),
-        (24 * GIB, "Windows", 3072 * MIB),
-        (1 * GIB, "Linux", 256 * MIB),
-        (0, "Linux", 0),
-    ],
-)
-def test_headroom_by_size_and_system(total: int, system: str, headroom: int):
-    assert default_headroom(total, system) == headroom
-
-
-@pytest.mark.parametrize(
     ("found", "chosen"),
     [
         ([], "cpu"),
@@ -249,3 +263,47 @@ def test_what_is_picked_here_can_be_read_and_used():
     assert device.type in {one.kind for one in candidates()} | {"cpu"}
     assert probe_for(device).read().total > 0
     assert torch.ones(2, device=device).sum().item() == 2
+
+
+COMPUTER = 16 * GIB
+
+
+@pytest.mark.parametrize(
+    ("properties", "integrated"),
+    [
+        ({"total_memory": 0}, True),
+        ({"total_memory": 512 * MIB}, True),
+        ({"total_memory": COMPUTER}, True),
+        ({"total_memory": COMPUTER - 200 * MIB}, True),
+        ({"total_memory": 8 * GIB}, False),
+        ({"total_memory": 8 * GIB, "is_integrated": 1}, True),
+        ({"total_memory": COMPUTER, "is_integrated": 0}, False),
+        ({}, True),
+    ],
+)
+def test_a_device_without_memory_of_its_own_is_known(
+    properties: dict[str, object], integrated: bool, monkeypatch: pytest.MonkeyPatch
+):
+    offered(monkeypatch, properties)
+    (found,) = [one for one in candidates() if one.kind == "cuda"]
+    assert found.integrated is integrated
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+@pytest.mark.parametrize("shared", [0, 512 * MIB, COMPUTER])
+def test_the_discrete_card_is_chosen_beside_an_integrated_one(
+    order: list[int], shared: int, monkeypatch: pytest.MonkeyPatch
+):
+    cards = [{"total_memory": shared}, {"total_memory": 4 * GIB}]
+    offered(monkeypatch, *[cards[i] for i in order])
+    assert pick_device() == torch.device("cuda", order.index(1))
+
+
+def offered(monkeypatch: pytest.MonkeyPatch, *cards: dict[str, object]) -> None:
+    """As if torch had these cards, in a computer of 16 GiB."""
+    properties = [SimpleNamespace(**card) for card in cards]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(cards))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties.__getitem__)
+    ram = SimpleNamespace(total=COMPUTER)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: ram)

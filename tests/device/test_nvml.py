@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from kvchat.device.nvml import Nvml, Usage, others_bytes
+from kvchat.device.nvml import CardUsage, Nvml, Usage, others_bytes
 from tests.device.fake_nvml import FakeNvml, Process
 
 
@@ -27,8 +27,8 @@ def test_a_call_that_hangs_is_left_and_never_made_again():
     library = Hanging()
     nvml = Nvml(library, time_limit_s=0.1)
     began = time.monotonic()
-    assert nvml.usages("GPU-aaaa") is None
-    assert nvml.usages("GPU-aaaa") is None
+    assert nvml.card(("GPU-aaaa",)) is None
+    assert nvml.card(("GPU-aaaa",)) is None
     assert time.monotonic() - began < 5
     assert library.asked == 1
     assert nvml.problem == "hangs"
@@ -43,16 +43,33 @@ def test_a_library_that_refuses_is_not_asked_again():
 
 def test_one_card_that_cannot_be_asked_leaves_the_others():
     nvml = Nvml(FakeNvml({"GPU-aaaa": [Process(5, 10)]}))
-    assert nvml.usages("GPU-gone") is None
-    assert nvml.usages("GPU-aaaa") == [Usage(5, 10)]
-    assert nvml.problem is None
+    assert nvml.card(("GPU-gone",)) is None
+    assert nvml.card_problem == "unknown_card"
+    assert nvml.card(("GPU-aaaa",)) == CardUsage((Usage(5, 10),), None)
+    assert (nvml.problem, nvml.card_problem) == (None, None)
     assert nvml.driver_version() == "570.1"
 
 
 def test_without_the_library_there_is_nothing_to_ask():
     nvml = Nvml(None)
     assert nvml.problem == "absent"
-    assert nvml.usages("GPU-aaaa") is None
+    assert nvml.card(("GPU-aaaa",)) is None
+
+
+def test_a_card_that_is_not_known_by_its_uuid_is_found_by_its_place():
+    library = FakeNvml({"GPU-aaaa": [Process(5, 10)]}, places={"00000000:01:00.0": "GPU-aaaa"})
+    nvml = Nvml(library)
+    assert nvml.card(("GPU-other", "00000000:01:00.0")) == CardUsage((Usage(5, 10),), None)
+
+
+def test_a_card_in_slices_is_left_alone_however_it_is_found():
+    """A slice has a UUID that NVML does not know as a card's, but its place is the whole card's."""
+    library = FakeNvml(
+        {"GPU-aaaa": [Process(5, 10)]}, sliced=True, places={"00000000:01:00.0": "GPU-aaaa"}
+    )
+    nvml = Nvml(library)
+    assert nvml.card(("GPU-slice", "00000000:01:00.0")) is None
+    assert nvml.card_problem == "sliced"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ counted; a bare config gives an estimate, and `weights_from` says so.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from kvchat.arch.weights import folder_weight_bytes
 from kvchat.device.memory import pick_device
 from kvchat.errors import ModelError
 from kvchat.models.catalog import CatalogEntry, builtin, catalog
+from kvchat.models.fitting import spec_of_entry
 from kvchat.models.weights import predicted_weight_bytes
 from kvchat.settings import Settings
 
@@ -44,10 +45,7 @@ def find(settings: Settings, data_dir: Path) -> Planned:
     if entry.name == builtin().name and (folder / "config.json").is_file():
         return _from_path(folder, settings, entry.name)
     dtype = _dtype(entry.config, settings)
-    shapes = parameters_of(entry.config)
-    published = replace(shapes, in_layers=entry.parameters - shapes.embedded)
-    weight_bytes = published.bytes(DTYPE_BYTES[dtype], settings.weights)
-    return Planned(_spec(entry.config, entry.name, dtype, weight_bytes, None), dtype, "catalog")
+    return Planned(spec_of_entry(entry, DTYPE_BYTES[dtype], settings.weights), dtype, "catalog")
 
 
 def _in_catalog(name: str) -> CatalogEntry | None:

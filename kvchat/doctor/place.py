@@ -13,13 +13,16 @@ from kvchat.cli_listen import DEFAULT_PORT, listening
 from kvchat.cli_plan.model import DTYPE_BYTES, TORCH_DTYPES, find
 from kvchat.cli_running import running_on
 from kvchat.device.memory import pick_device
+from kvchat.device.peak import peak_of
 from kvchat.doctor.findings import Finding, Problem
-from kvchat.engine.open import least_bytes
 from kvchat.errors import KVChatError, ServeError
 from kvchat.memory.formats import FormatPair
+from kvchat.models.calibrations import calibration_key, read_calibration
 from kvchat.models.catalog import builtin
+from kvchat.models.fitting import least_bytes
 from kvchat.models.folder import examine
 from kvchat.models.manifest import is_whole
+from kvchat.models.weights import weights_digest
 from kvchat.settings import Settings
 from kvchat.units import GIB, format_least, format_size
 
@@ -92,7 +95,13 @@ def model(settings: Settings, folder: Path, usable: int | None) -> Finding:
     needed = least_bytes(planned.spec, DTYPE_BYTES[planned.dtype], device)
     facts |= {"dtype": planned.dtype, "weights": planned.spec.weight_bytes, "needed": needed}
     pairs = {FormatPair.parse(text) for text in (settings.seal_format, settings.floor_format)}
-    facts["attention"] = describe(planned.spec, device, TORCH_DTYPES[planned.dtype], pairs)
+    dtype = TORCH_DTYPES[planned.dtype]
+    facts["attention"] = describe(planned.spec, device, dtype, pairs)
+    path = folder / "models" / made_from.name if is_builtin else Path(settings.model).expanduser()
+    if peak_of(device) is not None and path.is_dir():
+        digest = weights_digest(path, settings.weights)
+        key = calibration_key(digest, device, dtype, facts["attention"])
+        facts["calibrated_steps"] = len(read_calibration(folder, key).steps)
     if usable is None or needed <= usable:
         return Finding(facts)
     short = {"needed": format_least(needed), "usable": format_size(usable)}

@@ -26,9 +26,10 @@ def told(problems: list[Problem], lang: Language) -> list[dict[str, Any]]:
 def as_text(facts: Facts, problems: list[Problem], lang: Language) -> Iterator[str]:
     yield say("doctor.system", lang, **facts["system"])
     yield from _compute(facts["compute"], lang)
-    yield _memory(facts["memory"], lang)
+    yield from _memory(facts["memory"], lang)
     yield _data(facts["data"], lang)
     yield _model(facts["model"], lang)
+    yield from _calibration(facts["model"], facts["memory"]["device"], lang)
     for row in facts["model"].get("attention", ()):
         yield attention(row, lang)
     yield _tools(facts["tools"], lang)
@@ -59,14 +60,33 @@ def _compute(compute: dict[str, Any], lang: Language) -> Iterator[str]:
         yield say("doctor.driver", lang, version=compute["nvidia_driver"])
 
 
-def _memory(memory: dict[str, Any], lang: Language) -> str:
+def _memory(memory: dict[str, Any], lang: Language) -> Iterator[str]:
+    if not memory["total"]:
+        return  # a problem says why
     sizes = {
         name: format_size(memory[name])
         for name in ("total", "free", "other_processes", "headroom", "usable")
     }
     budget = memory["budget"]
     told_budget = "" if budget is None else say("doctor.budget", lang, size=format_size(budget))
-    return say("doctor.memory", lang, **sizes) + told_budget
+    yield say("doctor.memory", lang, **sizes) + told_budget
+    why = say(f"headroom.{memory['headroom_reason']}", lang)
+    yield say("doctor.headroom", lang, headroom=sizes["headroom"], why=why)
+    if memory["nvml"] is not None:
+        yield say(f"doctor.nvml.{memory['nvml']}", lang)
+    for one in memory["programs"]:
+        taken = "?" if one["bytes_used"] is None else format_size(one["bytes_used"])
+        yield say("doctor.program", lang, name=one["name"] or "?", pid=one["pid"], size=taken)
+
+
+def _calibration(model: dict[str, Any], device: str, lang: Language) -> Iterator[str]:
+    steps = model.get("calibrated_steps")
+    if steps:
+        yield say("doctor.calibrated", lang, steps=steps)
+    elif steps == 0:
+        yield say("doctor.not_calibrated", lang)
+    elif "needed" in model:
+        yield say("doctor.never_calibrated", lang, device=device)
 
 
 def _data(data: dict[str, Any], lang: Language) -> str:

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from kvchat.attention.choose import describe
 from kvchat.device.memory import Probe
+from kvchat.device.monitor import Monitor
+from kvchat.device.peak import peak_of
 from kvchat.engine.detokenize import Detokenizer
 from kvchat.engine.events import (
     Done,
@@ -36,6 +38,7 @@ from kvchat.engine.local import LocalModel, Text
 from kvchat.engine.reply import Reply
 from kvchat.engine.room import Room
 from kvchat.engine.sampling import Sampler
+from kvchat.engine.steps import StepWatch
 from kvchat.errors import KVChatError
 from kvchat.kvcache.blocks import geometries
 from kvchat.kvcache.chats import ChatBlocks
@@ -50,6 +53,7 @@ from kvchat.planner.plan import Snapshot
 from kvchat.units import format_size
 
 if TYPE_CHECKING:
+    from kvchat.models.calibrations import KeptCalibration
     from kvchat.models.load import LoadedModel
 
 logger = logging.getLogger(__name__)
@@ -88,6 +92,11 @@ class Engine:
             except OSError as failed:
                 logger.warning("nothing is kept on disk: %s", failed)
         self.room = Room(loaded, probe, limits, self.pool, self.local)
+        peak = peak_of(loaded.device)
+        self.local.watch = StepWatch(
+            lambda: self.room.costs, self.room.learned, peak, self.local.has_library_layers
+        )
+        self.known: KeptCalibration | None = None
         self.limits = limits
         self._spans: tuple[Span, ...] = ()
         self._chat = ""
@@ -140,6 +149,7 @@ class Engine:
             self.costs.activations(step_tokens, num_tokens),
             self.room.capacity_tokens(prefill_chunk),
             self.disk.num_bytes if self.disk is not None else 0,
+            self.costs.calibration.knows(step_tokens, num_tokens),
         )
         frame = make_frame(self.pool, sequence, self._spans, measured)
         return frame | {"chat": self._chat, "chats": self._chats.num_bytes()}
@@ -268,9 +278,11 @@ class Engine:
         while True:
             token = yield from self._drawn(reply, sampler, logits)
             reply.ids.append(token)
-            reply.decode_s = self._clock() - began
+            before_s, reply.decode_s = reply.decode_s, self._clock() - began
             if len(reply.ids) == 1:
                 reply.first_token_s = self._clock() - reply.started_s
+            else:
+                yield from self.room.paced(reply.decode_s - before_s)
             if token in self.loaded.eos_token_ids:
                 return "stop"
             yield Token(token, reply.detokenizer.push(token))
@@ -360,9 +372,15 @@ class Engine:
         """Copies a piece of what was answered for the disk; True while there is more. Call it when
         nothing is asked.
         """
+        if self.known is not None:
+            self.known.keep(self.costs.calibration)
         return self.disk is not None and self.disk.save()
 
     def close(self) -> None:
-        """Writes to disk what was not written yet, as far as a few seconds allow."""
+        """Writes to disk what was not written yet, as far as a few seconds allow, and watches the
+        device no longer.
+        """
+        if isinstance(self.room.probe, Monitor):
+            self.room.probe.close()
         if self.disk is not None:
             self.disk.close(CLOSING_S)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from kvchat.arch.spec import ModelSpec
 from kvchat.attention.forward import Forward
 from kvchat.attention.hf_seam import make_cache
+from kvchat.engine.steps import NoWatch, Watch
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.prefix_index import num_common
 from kvchat.kvcache.sequence import Sequence
@@ -46,6 +47,7 @@ class LocalModel:
         paged = {layer for geometry in pool.geometries for layer in geometry.layers}
         self.has_library_layers = len(paged) < len(spec.layers)
         self._kept: Text | None = None
+        self.watch: Watch = NoWatch()
 
     def open(self, token_ids: Ids[int], prefill_chunk: int, *, as_sealed: bool = False) -> Text:
         """A text that begins with what is still in the cache of these ids (`as_sealed`: in no less
@@ -125,28 +127,37 @@ class LocalModel:
         Raises what the forward raises, and PoolFull; the caller releases memory outside its except
         block.
         """
-        return self._committed(text, token_ids, lambda: self._forward(text, token_ids, 1)[0])
+        return self._committed(
+            text, token_ids, lambda: self._forward(text, token_ids, 1)[0], self.watch
+        )
 
     def score(self, text: Text, token_ids: Ids[int], num_last: int) -> Tensor:
         """The same with the logits after each of the last ids, [num_last, vocab]."""
-        return self._committed(text, token_ids, lambda: self._forward(text, token_ids, num_last))
+        return self._committed(
+            text, token_ids, lambda: self._forward(text, token_ids, num_last), NoWatch()
+        )
 
     @torch.inference_mode()
-    def _committed(self, text: Text, token_ids: Ids[int], forward: Callable[[], Tensor]) -> Tensor:
+    def _committed(
+        self, text: Text, token_ids: Ids[int], forward: Callable[[], Tensor], watch: Watch
+    ) -> Tensor:
         """What `forward` returns, once the ids are committed: after that nothing may fail."""
         sequence = text.sequence
         before = text.library.save() if self.has_library_layers else None
         try:
             sequence.reserve(len(token_ids))
+            watch.begin(len(token_ids), sequence.num_cached + len(token_ids))
             logits = forward()
             sequence.commit(token_ids)
-        except BaseException:
+        except BaseException as error:
             sequence.rollback()
             if before is not None:
                 text.library.restore(before)
+            watch.failed(error)
             raise
         finally:
             text.forward.end()
+        watch.done(logits)
         return logits
 
     def _forward(self, text: Text, token_ids: Ids[int], num_last: int) -> Tensor:

@@ -7,6 +7,7 @@ runs the engine; only `last_snapshot` may be read by any.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kvchat.device.copying import host_to_device_per_s
-from kvchat.device.memory import Probe
+from kvchat.device.guarded import GuardedProbe
+from kvchat.device.headroom import may_spill
+from kvchat.device.memory import DeviceMemory, Probe
 from kvchat.device.oom import is_out_of_memory
+from kvchat.device.spill import Pace
 from kvchat.engine.events import Took
 from kvchat.engine.guard import Shortage
 from kvchat.engine.limits import Limits
@@ -24,6 +28,7 @@ from kvchat.engine.old_text import OldText, Relieved
 from kvchat.engine.reply import Reply
 from kvchat.errors import OutOfMemory
 from kvchat.kvcache.pool import Pool
+from kvchat.memory.calibrate import Calibration
 from kvchat.planner.costs import Costs, Relief
 from kvchat.planner.ledger import Undo, entry, stored
 from kvchat.planner.measures import (
@@ -45,6 +50,7 @@ from kvchat.planner.plan import (
     relieve,
     spare_bytes,
 )
+from kvchat.units import format_size
 
 if TYPE_CHECKING:
     from kvchat.models.load import LoadedModel
@@ -56,7 +62,11 @@ class Room:
     def __init__(
         self, loaded: LoadedModel, probe: Probe, limits: Limits, pool: Pool, local: LocalModel
     ) -> None:
-        self.probe = probe
+        self.probe = probe if isinstance(probe, GuardedProbe) else GuardedProbe(probe)
+        self._own_bytes_read = 0
+        self._fixed_bytes = 0
+        self._may_spill = may_spill(loaded.device.type, platform.system())
+        self._pace = Pace()
         self._pool, self._local = pool, local
         self._host_bytes_per_s = _host_bytes_per_s(pool.device)
         self.text: Text | None = None
@@ -86,11 +96,16 @@ class Room:
 
     # --- what is measured -------------------------------------------------------------------------
 
+    def learned(self, calibration: Calibration) -> None:
+        """What steps took so far: for all plans from now on."""
+        self.costs = replace(self.costs, calibration=calibration)
+        self._capacity = (None, 0)
+
     def snapshot(self) -> Snapshot:
         """What is in memory now. Reads the probe."""
         library = self.text.library.nbytes if self.text is not None else self._local.kept_bytes
         self.latest = Snapshot(
-            self.probe.read(),
+            self._device(self.costs.weight_bytes + self._pool.device_bytes + library),
             self.limits.budget,
             self.limits.headroom,
             self.costs.weight_bytes,
@@ -101,6 +116,26 @@ class Room:
             self._host_bytes_per_s,
         )
         return self.latest
+
+    def _device(self, own_bytes: int) -> DeviceMemory:
+        """As it is read; where it does not answer, what it last said, less what we took since."""
+        device = self.probe.read()
+        if not device.age_s:
+            self._own_bytes_read = own_bytes
+        taken = max(0, own_bytes - self._own_bytes_read)
+        return replace(device, free=max(0, device.free - taken)) if taken else device
+
+    def paced(self, step_s: float) -> Iterator[Took]:
+        """After a decode step of so many seconds: says so where the driver seems to have moved
+        memory to the computer's.
+        """
+        if not self._may_spill:
+            return
+        now, before = self.latest, self._pace
+        self._pace = before.after(step_s, now.own_bytes, now.device.free, now.headroom)
+        if self._pace.is_spilling and not before.is_spilling:
+            times = {"times": f"{self._pace.times_slower:.0f}"}
+            yield Took(entry("spill", times, "driver_spills", 0, None))
 
     def _host_free_bytes(self) -> int:
         """What idle copies there would leave counts."""
@@ -149,8 +184,8 @@ class Room:
         now = self.snapshot()
         num_tokens = len(reply.request.prompt_ids) + reply.request.max_new_tokens
         activations = self.costs.activations(chunk_tokens, num_tokens)
-        fixed = now.weight_bytes + now.library_bytes + activations
-        self._pool.limit_bytes = max(0, now.allowed_bytes - fixed)
+        self._fixed_bytes = now.weight_bytes + now.library_bytes + activations
+        self._pool.limit_bytes = max(0, now.allowed_bytes - self._fixed_bytes)
         self._pool.trim_host()
         self._pool.hot_floor_bytes = self.costs.hot_bytes(chunk_tokens)
         return activations
@@ -243,9 +278,24 @@ class Room:
                 took = self._after_failure(rung, reply, num_left, shortage)
                 if took is not None:
                     return took
-            return None
+            return self._into_headroom(shortage)
 
         return next_rung
+
+    def _into_headroom(self, shortage: Shortage) -> Took | None:
+        """The last of all: what the device says is free may be wrong, or was for a moment only, and
+        the allocator's word counts. The budget is passed never.
+        """
+        pool, now = self._pool, self.latest
+        limit = pool.limit_bytes or 0
+        wanted = max(limit, pool.device_bytes + pool.hot_reserve_bytes) + shortage.needed_bytes
+        if now.budget is not None:
+            wanted = min(wanted, now.budget - self._fixed_bytes)
+        if not shortage.needed_bytes or wanted <= limit:
+            return None
+        pool.limit_bytes = wanted
+        size = {"size": format_size(wanted - limit)}
+        return Took(entry("into_headroom", size, "out_of_memory", 0, None))
 
     def _after_failure(
         self, rung: str, reply: Reply, num_left: int, shortage: Shortage

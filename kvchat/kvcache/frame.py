@@ -12,7 +12,7 @@ The frame is a plain dict, as `--json` and `/api/memory` give it (DESIGN §9).
 """
 
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from kvchat.device.memory import DeviceMemory
@@ -35,6 +35,7 @@ class Measured:
     activation_bytes: int
     capacity_tokens: int
     disk_bytes: int = 0
+    activations_known: bool = False
 
 
 def held_bytes(sequence: Sequence, start: int, stop: int, tier: Tier = "device") -> dict[str, int]:
@@ -131,31 +132,44 @@ def make_frame(
     rows = span_rows(sequence, spans)
     kv = kv_row(pool, sequence, sum(row["bytes"] for row in rows))
     kv |= {"capacity_tokens": measured.capacity_tokens, "disk_bytes": measured.disk_bytes}
-    device = measured.device
-    cache_bytes = pool.device_bytes + measured.library_bytes
-    residue = device.total - device.free - device.other_processes
-    residue -= measured.weight_bytes + cache_bytes
-    activations = max(0, min(measured.activation_bytes, residue))
+    return on_device(
+        {
+            "type": "frame",
+            "device": {"budget": measured.budget, "headroom": measured.headroom},
+            "weights_bytes": measured.weight_bytes,
+            "library_bytes": measured.library_bytes,
+            "activations_bytes": measured.activation_bytes,
+            "estimated": [] if measured.activations_known else ["activations_bytes"],
+            "kv": kv,
+            "spans": rows,
+            "turns": [row for row in rows if row["kind"] == "turn"],
+        },
+        measured.device,
+    )
+
+
+def on_device(frame: dict[str, Any], device: DeviceMemory) -> dict[str, Any]:
+    """The frame with that reading of the device: while a step computes, nothing else moves."""
+    held = frame["weights_bytes"] + frame["kv"]["device_bytes"] + frame["library_bytes"]
+    residue = device.total - device.free - device.other_processes - held
+    activations = max(0, min(frame["activations_bytes"], residue))
     # Weights that the system maps from a file are not all resident: the others' share is what
     # remains, then what is free, so that the items always sum to the total.
     others = device.other_processes + min(0, residue)
-    return {
-        "type": "frame",
+    guessed = [one for one in frame["estimated"] if one == "activations_bytes"]
+    return frame | {
         "at_s": device.at_s,
-        "device": {
+        "device": frame["device"]
+        | {
             "name": device.device,
             "total": device.total,
             "free": device.free + min(0, others),
             "other_processes": max(0, others),
-            "budget": measured.budget,
-            "headroom": measured.headroom,
+            "shared": device.shared,
+            "age_s": device.age_s,
+            "programs": [asdict(one) for one in device.programs],
         },
-        "weights_bytes": measured.weight_bytes,
-        "library_bytes": measured.library_bytes,
         "activations_bytes": activations,
         "runtime_bytes": max(0, residue) - activations,
-        "estimated": [*device.estimated, "activations_bytes"],
-        "kv": kv,
-        "spans": rows,
-        "turns": [row for row in rows if row["kind"] == "turn"],
+        "estimated": [*device.estimated, *guessed],
     }

@@ -17,7 +17,7 @@ With C tokens in the chunk, N in the text, H hidden, I intermediate, V vocabular
         a norm: fp32 copy, its square, the result       C H (8 + b)
         a layer's projections and attention             see below
         an MLP: normed input, gate, up, product         C (H + 3 I) b
-        logits of one token, and sampling from them     V (b + 48) on a CPU, else V (b + 4)
+        logits of one token, and sampling from them     V (b + 48) on a CPU, else V (b + 8)
 
 A layer, with Q = query heads * key_dim, O = query heads * value_dim, K = kv_heads * (key_dim +
 value_dim) and T tokens attended to (N, or window - 1 + C):
@@ -71,13 +71,18 @@ def activation_bytes(
     kinds = {layer.kind for layer in spec.layers}
     widest = max((layer.key_dim for layer in spec.layers), default=0)
     whole = chunk * (3 * hidden * b + 16 + 2 * widest * b * len(kinds)) + _gathered(reading)
-    sampling = _SAMPLING_BYTES if device_type == "cpu" else _FP32_BYTES
     return whole + max(
         chunk * hidden * (2 * _FP32_BYTES + b),
         max((_mixer(reading, layer) for layer in set(spec.layers)), default=0),
         chunk * (hidden + 3 * spec.intermediate_size) * b,
-        spec.vocab_size * (b + sampling),
+        sampling_bytes(spec, b, device_type),
     )
+
+
+def sampling_bytes(spec: ModelSpec, dtype_bytes: int, device_type: str = "cuda") -> int:
+    """Logits of one token, and drawing one from them: on a card only a penalty computes there."""
+    drawing = _SAMPLING_BYTES if device_type == "cpu" else 2 * _FP32_BYTES
+    return spec.vocab_size * (dtype_bytes + drawing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
     weights                  measured when the model was loaded
     kv(n, chunk)             sum over groups: blocks held * block bytes
     hot(chunk)               (R + 64 + chunk) tokens of every group, while reading
-    activations(chunk, n)    an estimate from shapes, see memory/footprint.py
+    activations(chunk, n)    an estimate from shapes, corrected by what such steps were measured to
+                             take (memory/activations.py, memory/calibrate.py)
     - freed(blocks, relief)  what blocks of old text give back when they are stored in less or moved
 
 Pure arithmetic over a ModelSpec and the pool's geometries.
@@ -15,6 +16,8 @@ from math import ceil
 from kvchat.arch.spec import ModelSpec
 from kvchat.kvcache.blocks import Geometry, shape_of
 from kvchat.kvcache.pool import AS_COMPUTED, Storing
+from kvchat.memory.activations import sampling_bytes
+from kvchat.memory.calibrate import UNCALIBRATED, Calibration
 from kvchat.memory.footprint import (
     BLOCK_TOKENS,
     Footprint,
@@ -52,6 +55,7 @@ class Costs:
     device_type: str = "cuda"
     storing: Storing = AS_COMPUTED
     lower: tuple[FormatPair, ...] = ()
+    calibration: Calibration = UNCALIBRATED
 
     def blocks_bytes(self, num_tokens: int, prefill_chunk: int) -> int:
         """Sealed blocks of a text of n tokens, without those that its sliding windows have left."""
@@ -99,10 +103,18 @@ class Costs:
         states = sum(layer.recurrent_bytes for layer in self.spec.layers)
         return 2 * (whole - own) + 2 * states
 
-    def activations(self, prefill_chunk: int, num_tokens: int) -> int:
+    def estimated_activations(self, prefill_chunk: int, num_tokens: int) -> int:
+        """From shapes alone."""
         return activation_bytes(
             self.spec, prefill_chunk, num_tokens, self.dtype_bytes, self.device_type
         )
+
+    def activations(self, prefill_chunk: int, num_tokens: int) -> int:
+        """As steps were measured so far, and not less than drawing a token takes after them."""
+        estimated = self.estimated_activations(prefill_chunk, num_tokens)
+        chunk = min(prefill_chunk, num_tokens)
+        figure = self.calibration.figure(chunk, num_tokens, estimated)
+        return max(figure, sampling_bytes(self.spec, self.dtype_bytes, self.device_type))
 
     def footprint(
         self,

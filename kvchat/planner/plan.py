@@ -58,8 +58,8 @@ class Snapshot:
 
     @property
     def allowed_bytes(self) -> int:
-        """What kvchat may hold in all: min(budget, own + free - headroom)."""
-        by_device = self.own_bytes + self.device.free - self.headroom
+        """What kvchat may hold in all: min(budget, own + free + unused by torch - headroom)."""
+        by_device = self.own_bytes + self.device.free + self.device.cached - self.headroom
         return by_device if self.budget is None else min(self.budget, by_device)
 
 

@@ -50,7 +50,7 @@ COMPARED = ("quanto4", "quanto2")
 FORMAT_NAMES = tuple(
     dict.fromkeys(part for pair in (*FORMAT_PAIRS, *COMPARED) for part in pair.split("/"))
 )
-RUNGS = ("drop_idle", "shrink_chunk", "requantize", "offload", "truncate_turns")
+RUNGS = ("drop_idle", "shrink_chunk", "requantize", "offload", "evict", "truncate_turns")
 
 
 @dataclass(frozen=True, slots=True)

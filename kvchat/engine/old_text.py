@@ -1,4 +1,4 @@
-"""Old text of the open sequence: which blocks may be stored in less or moved, and doing it.
+"""Old text of the open sequence: which blocks may be stored in less, moved or evicted; doing it.
 
 Old is what the request says (turns before the one in flight and documents, without what is
 pinned), in whole blocks, behind the sinks and before the newest R tokens.
@@ -16,8 +16,9 @@ from kvchat.kvcache.sequence import Sequence as Text
 from kvchat.kvcache.spans import PageSpan, Span, whole_blocks
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, lower_of
 from kvchat.planner.ledger import pages, stored
-from kvchat.planner.measures import BringBack, Offload, Raise, Requantize, WayBack
+from kvchat.planner.measures import BringBack, Evict, Offload, Raise, Requantize, WayBack
 from kvchat.planner.plan import Offer, Snapshot
+from kvchat.policy.window import inside
 
 Placed = tuple[int, Block]
 Kept = tuple[str, Tier]
@@ -26,7 +27,8 @@ Kept = tuple[str, Tier]
 @dataclass(frozen=True, slots=True)
 class Relieved:
     """What was done: bytes freed on the device (below 0: taken there), tokens concerned, names of
-    their turns, their documents with the pages, and how they were stored before and after.
+    their turns, their documents with the pages, how they were stored before and after, and how many
+    of them the model does not see any more.
     """
 
     num_bytes: int
@@ -35,6 +37,7 @@ class Relieved:
     documents: tuple[dict[str, Any], ...] = ()
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
+    lost_tokens: int = 0
 
 
 class OldText:
@@ -48,7 +51,8 @@ class OldText:
         in_less = [Requantize(self._most(pair), pair) for pair in lower]
         held = sum(block.nbytes for _, block in self._blocks())
         moved = min(held, now.host_free_bytes)
-        return (*in_less, Offload(moved, host_seconds_per_step(moved, now.host_bytes_per_s)))
+        offload = Offload(moved, host_seconds_per_step(moved, now.host_bytes_per_s))
+        return (*in_less, offload, Evict(sum(one.nbytes for _, one in self._middle())))
 
     def on_host_bytes(self) -> int:
         return sum(block.nbytes for _, block in self._blocks(tier="host"))
@@ -66,6 +70,19 @@ class OldText:
                 block = table[i]
                 if block is not None and block.tier == tier:
                     yield i, block
+
+    def _middle(self) -> Iterator[Placed]:
+        """Of old turns what may be evicted, where it takes bytes of the device that nobody else
+        needs.
+        """
+        old, sequence = set(self._request.old), self._sequence
+        spans = (one for one in self._request.spans if one.kind == "turn")
+        turns = [(one.start, one.stop) for one in spans if (one.start, one.stop) in old]
+        places = set(inside(turns, sequence.storing.sink_tokens, sequence.num_cached))
+        for i, block in self._blocks():
+            without_window = self._pool.geometries[block.group].window is None
+            if i in places and without_window and block.ref_count == 1:
+                yield i, block
 
     def _stored(self, block: Block, pair: FormatPair) -> FormatPair:
         return self._pool.geometries[block.group].served(lower_of(block.pair, pair))
@@ -94,6 +111,9 @@ class OldText:
             case Offload():
                 chosen = _until(list(self._blocks()), measure.frees_bytes, lambda one: one.nbytes)
                 done = self._done(chosen, self._pool.offload)
+            case Evict():
+                middle = list(self._middle())
+                done = self._evict(_until(middle, measure.frees_bytes, lambda one: one.nbytes))
             case BringBack():
                 blocks = list(self._blocks(tier="host"))
                 chosen = _newest(blocks, -measure.frees_bytes, lambda one: one.nbytes)
@@ -113,6 +133,14 @@ class OldText:
             [(i, one) for i, one in self._blocks(pair) if gain(one)], wanted_bytes, gain
         )
         return self._done(chosen, lambda one: self._pool.requantize(one, self._stored(one, pair)))
+
+    def _evict(self, chosen: list[Placed]) -> Relieved:
+        before = [(str(block.pair), block.tier) for _, block in chosen]
+        places = {i for i, _ in chosen}
+        freed = sum(self._sequence.evict(i) for i in sorted(places))
+        num_tokens = len(places) * BLOCK_TOKENS
+        turns, documents = self._turns(places), self._documents(places)
+        return Relieved(freed, num_tokens, turns, documents, _stored(before), None, num_tokens)
 
     def _done(self, chosen: list[Placed], do: Callable[[Block], int]) -> Relieved:
         """Where the pool or the host has no more room, what was done stays done."""

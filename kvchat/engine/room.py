@@ -33,6 +33,7 @@ from kvchat.planner.costs import Costs, Relief
 from kvchat.planner.ledger import Undo, entry, stored
 from kvchat.planner.measures import (
     DropIdle,
+    Evict,
     Measure,
     Offload,
     Requantize,
@@ -41,6 +42,7 @@ from kvchat.planner.measures import (
 )
 from kvchat.planner.plan import (
     LEAST_CHUNK,
+    RELIEVING,
     Offer,
     Snapshot,
     StepNeed,
@@ -235,7 +237,7 @@ class Room:
 
     def _take(self, reply: Reply, measure: Measure, reason: str, *, for_hot: bool = False) -> Took:
         """Does it, and says what it freed."""
-        if isinstance(measure, (Requantize, Offload)):
+        if isinstance(measure, (Requantize, Offload, Evict)):
             kept = isinstance(measure, Requantize) and self._pool.keep_originals
             undo: Undo = "raise" if kept else measure.undo
             return _told(reply, measure, reason, self._old_text(reply).apply(measure), undo)
@@ -311,7 +313,7 @@ class Room:
         chunk = min(reply.chunk_tokens, num_left) // 2
         if rung == "shrink_chunk" and chunk >= LEAST_CHUNK:
             return self._shrink_chunk(reply, chunk)
-        if rung in ("requantize", "offload") and self.text is not None:
+        if rung in RELIEVING and self.text is not None:
             mine = [one for one in self._offers(reply) if one.code == rung]
             measure = relieve(max(1, shortage.needed_bytes), self.snapshot(), mine)
             if measure is not None:
@@ -349,7 +351,7 @@ def _told(
 ) -> Took:
     """What was lost in mid answer is told with the token of the reply from which on it holds."""
     code, arguments = measure.code, measure.arguments | {"tokens": done.num_tokens}
-    if reply.ids and isinstance(measure, Requantize):
+    if reply.ids and isinstance(measure, (Requantize, Evict)):
         code, arguments["from_token"] = f"{code}_from", len(reply.ids)
     return Took(
         entry(
@@ -362,6 +364,7 @@ def _told(
             documents=done.documents,
             before=done.before,
             after=done.after,
+            lost_tokens=done.lost_tokens,
             undo=undo,
         )
     )

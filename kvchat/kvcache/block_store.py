@@ -118,6 +118,17 @@ class BlockStore(ABC):
         if block.ref_count == 0 and block.key is None:
             self._free(block)
 
+    def evict(self, block: Block) -> int:
+        """One holder less, and the block is gone where that was the last. Returns the bytes that
+        became free on the device.
+        """
+        self.release(block)
+        self._num_changed += 1
+        if block.ref_count:
+            return 0
+        self._drop(block)
+        return block.nbytes if block.tier == "device" else 0
+
     def _free(self, block: Block) -> None:
         self._slabs_of(block).give((block.slab, block.start), block.nbytes)
 

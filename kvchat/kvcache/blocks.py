@@ -7,6 +7,7 @@ values are bytes as kvcache/quantize.py packs them. Knows no sequence and no pre
 decides which block is used for what.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -145,6 +146,13 @@ def chain_key(previous: bytes, token_ids: Iterable[int]) -> bytes:
     """
     ids = b"".join(token.to_bytes(4, "little") for token in token_ids)
     return blake2b(previous + ids, digest_size=16).digest()
+
+
+def own_name(previous: bytes) -> bytes:
+    """What comes next after that block is named after this instead, where it was computed without
+    all that came before: no other text ever finds it.
+    """
+    return blake2b(previous + os.urandom(16), digest_size=16).digest()
 
 
 class HotWindow:

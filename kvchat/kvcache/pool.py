@@ -12,11 +12,12 @@ import torch
 
 from kvchat.kvcache.block_store import BlockStore
 from kvchat.kvcache.blocks import FP, Block, Geometry, HotWindow, shape_of
-from kvchat.kvcache.prefix_index import IdleTail
+from kvchat.kvcache.prefix_index import Holed, IdleTail
 from kvchat.kvcache.slabs import PoolFull as PoolFull
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
 
 MOST_IDLE_TAILS = 16
+MOST_HOLED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,14 @@ class Pool(BlockStore):
         self.index.tails.append(tail)
         while len(self.index.tails) > MOST_IDLE_TAILS:
             self.drop_tail(min(self.index.tails, key=lambda one: one.last_used))
+
+    def keep_holed(self, text: Holed) -> None:
+        """Remembers a text that does without evicted blocks, so that it can go on; the oldest
+        beyond a few are forgotten, and those that it begins with.
+        """
+        known = self.index.holed
+        begun = [one for one in known if text.keys[: len(one.keys)] == one.keys]
+        self.index.holed = [*(one for one in known if one not in begun), text][-MOST_HOLED:]
 
     def drop_tail(self, tail: IdleTail) -> None:
         self.index.tails.remove(tail)

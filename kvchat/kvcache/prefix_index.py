@@ -29,12 +29,26 @@ class IdleTail:
 
 
 @dataclass(frozen=True, slots=True)
+class Holed:
+    """A text that went on after blocks were evicted from it. `keys` and `token_ids`: of its blocks
+    of 64; `places`: of those that it does without; `parent`: what its hot window came after.
+    """
+
+    keys: tuple[bytes, ...]
+    token_ids: tuple[int, ...]
+    places: frozenset[int]
+    parent: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """The longest reusable prefix: whole blocks, then `tail_tokens` more out of a block or an idle
     hot window.
 
     blocks[g][i]: the i-th block of group g, None where a sliding layer's window has left it.
     `lost_tokens`: how much longer it would be if those layers still held what came before.
+    `places`: of blocks that were evicted, None in all groups without a window; `parent`: what comes
+    next is named after it.
     """
 
     keys: tuple[bytes, ...]
@@ -42,6 +56,8 @@ class Match:
     tail: IdleTail | tuple[Block, ...] | None
     tail_tokens: int
     lost_tokens: int = 0
+    places: frozenset[int] = frozenset()
+    parent: bytes = b""
 
     @property
     def num_tokens(self) -> int:
@@ -54,6 +70,10 @@ def num_common(left: Sequence[int], right: Sequence[int]) -> int:
         if a != b:
             return i
     return min(len(left), len(right))
+
+
+def _piece(walked: Holed, place: int) -> tuple[int, ...]:
+    return walked.token_ids[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS]
 
 
 def _is_better(one: Block, other: Block) -> bool:
@@ -69,6 +89,7 @@ class PrefixIndex:
     blocks: dict[bytes, dict[int, list[Block]]] = field(default_factory=dict)
     children: dict[bytes, set[bytes]] = field(default_factory=dict)
     tails: list[IdleTail] = field(default_factory=list)
+    holed: list[Holed] = field(default_factory=list)
 
     def find(
         self, key: bytes, group: int, token_ids: tuple[int, ...], floor: FormatPair
@@ -110,31 +131,53 @@ class PrefixIndex:
             for copies in groups.values():
                 yield from copies
 
-    def match(self, token_ids: Sequence[int], floor: FormatPair = FP, hot_tokens: int = 0) -> Match:
+    def match(
+        self,
+        token_ids: Sequence[int],
+        floor: FormatPair = FP,
+        hot_tokens: int = 0,
+        *,
+        whole: bool = False,
+    ) -> Match:
         """The longest prefix of all but the last id that can be reused: the last one is always
-        computed.
+        computed. A text that does without evicted blocks serves where it reaches further, unless
+        `whole` is asked for.
 
         `floor`: the lowest formats that it may have been stored in. `hot_tokens`: so many of the
         newest must be as computed (less one block); where no idle hot window has them they are left
         to be read again.
         """
         usable = token_ids[:-1]
-        keys, pieces = self._walk(usable, floor)
-        most_without = self.most_without_tail(keys, usable, floor, hot_tokens)
+        best = self._longest(usable, self._walk(usable, floor), floor, hot_tokens)
+        for holed in () if whole else self.holed:
+            chain_of = self._walk_over(holed, usable, floor)
+            if len(chain_of.keys) > min(holed.places):
+                match = self._longest(usable, chain_of, floor, hot_tokens)
+                if match.num_tokens > best.num_tokens:
+                    best = match
+        return best
+
+    def _longest(
+        self, usable: Sequence[int], walked: Holed, floor: FormatPair, hot_tokens: int
+    ) -> Match:
+        """The longest reusable prefix along those blocks."""
+        keys = walked.keys
+        most_without = self.most_without_tail(keys, usable, floor, hot_tokens, walked.parent)
         best: Match | None = None
         for depth in range(len(keys), -1, -1):
             if best is not None and depth < most_without:
                 break
-            found = self._blocks_at(keys, pieces, depth, floor)
+            found = self._blocks_at(walked, depth, floor)
             if found is None:
                 continue
-            parent, rest = keys[depth - 1] if depth else self.root, usable[depth * BLOCK_TOKENS :]
+            parent, rest = self._parent_at(walked, depth), usable[depth * BLOCK_TOKENS :]
             tail, tail_tokens = self._tail(parent, rest, floor, with_blocks=not hot_tokens)
             if depth and tail_tokens < hot_tokens - BLOCK_TOKENS:
                 if depth > most_without:
                     continue
                 tail, tail_tokens = None, 0
-            match = Match(tuple(keys[:depth]), found, tail, tail_tokens)
+            places = frozenset(one for one in walked.places if one < depth)
+            match = Match(keys[:depth], found, tail, tail_tokens, 0, places, parent)
             if best is None or match.num_tokens > best.num_tokens:
                 best = match
         assert best is not None, "depth 0 always matches"
@@ -143,39 +186,62 @@ class PrefixIndex:
         lost = most_without * BLOCK_TOKENS - best.num_tokens
         return replace(best, lost_tokens=max(0, lost))
 
+    def _parent_at(self, walked: Holed, depth: int) -> bytes:
+        """After which name the tokens come that follow so many blocks."""
+        if depth == len(walked.keys):
+            return walked.parent
+        return walked.keys[depth - 1] if depth else self.root
+
     def _groups_without_window(self) -> list[int]:
         return [g for g, geometry in enumerate(self.geometries) if geometry.window is None]
 
     def most_without_tail(
-        self, keys: list[bytes], usable: Sequence[int], floor: FormatPair, hot_tokens: int
+        self,
+        keys: Sequence[bytes],
+        usable: Sequence[int],
+        floor: FormatPair,
+        hot_tokens: int,
+        parent: bytes | None = None,
     ) -> int:
         """Of these blocks as many as are reused where no idle hot window follows: R tokens before
-        the end of what is known are read again.
+        the end of what is known are read again. `parent`: what the hot window came after, if not
+        the last of them.
         """
         known = len(keys) * BLOCK_TOKENS
         if hot_tokens:
-            parent = keys[-1] if keys else self.root
+            parent = parent or (keys[-1] if keys else self.root)
             known += self._tail(parent, usable[known:], floor, with_blocks=False)[1]
         return min(len(keys), max(0, known - hot_tokens) // BLOCK_TOKENS)
 
-    def _walk(
-        self, token_ids: Sequence[int], floor: FormatPair
-    ) -> tuple[list[bytes], list[tuple[int, ...]]]:
-        """Names of the leading blocks that all groups without a window still hold, with their
-        ids.
-        """
+    def _walk(self, token_ids: Sequence[int], floor: FormatPair) -> Holed:
+        """The leading blocks that all groups without a window still hold."""
         keys: list[bytes] = []
-        pieces: list[tuple[int, ...]] = []
         full = self._groups_without_window()
         for key, piece in chain(self.root, token_ids):
             if not all(self.find(key, g, piece, floor) for g in full):
                 break
             keys.append(key)
-            pieces.append(piece)
-        return keys, pieces
+        ids = tuple(token_ids[: len(keys) * BLOCK_TOKENS])
+        return Holed(tuple(keys), ids, frozenset(), keys[-1] if keys else self.root)
+
+    def _walk_over(self, holed: Holed, token_ids: Sequence[int], floor: FormatPair) -> Holed:
+        """As far as the ids are the text's and its blocks are still held, but for the evicted."""
+        num_blocks = num_common(token_ids, holed.token_ids) // BLOCK_TOKENS
+        full = self._groups_without_window()
+        depth = 0
+        while depth < num_blocks and (
+            depth in holed.places
+            or all(self.find(holed.keys[depth], g, _piece(holed, depth), floor) for g in full)
+        ):
+            depth += 1
+        if depth == len(holed.keys):
+            return holed
+        keys = holed.keys[:depth]
+        ids = holed.token_ids[: depth * BLOCK_TOKENS]
+        return Holed(keys, ids, holed.places, keys[-1] if keys else self.root)
 
     def _blocks_at(
-        self, keys: list[bytes], pieces: list[tuple[int, ...]], depth: int, floor: FormatPair
+        self, walked: Holed, depth: int, floor: FormatPair
     ) -> tuple[tuple[Block | None, ...], ...] | None:
         """The blocks to continue from after `depth` blocks, or None if a window's blocks are
         gone.
@@ -183,11 +249,13 @@ class PrefixIndex:
         found: list[tuple[Block | None, ...]] = []
         for group, geometry in enumerate(self.geometries):
             first = geometry.first_visible(depth * BLOCK_TOKENS) // BLOCK_TOKENS
+            evicted = walked.places if geometry.window is None else frozenset[int]()
+            wanted = [i >= first and i not in evicted for i in range(depth)]
             held = [
-                self.find(keys[i], group, pieces[i], floor) if i >= first else None
+                self.find(walked.keys[i], group, _piece(walked, i), floor) if wanted[i] else None
                 for i in range(depth)
             ]
-            if any(block is None for block in held[first:]):
+            if any(block is None for block, want in zip(held, wanted, strict=True) if want):
                 return None
             found.append(tuple(held))
         return tuple(found)

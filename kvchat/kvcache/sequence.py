@@ -30,19 +30,21 @@ from kvchat.kvcache.blocks import (
     Run,
     chain,
     copy_tokens,
+    own_name,
     read_block,
     shape_of,
     write_block,
 )
 from kvchat.kvcache.pool import Pool, PoolFull
-from kvchat.kvcache.prefix_index import IdleTail, Match
+from kvchat.kvcache.prefix_index import Holed, IdleTail, Match
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, lower_of
 
 
 class Sequence:
     """`storing` is the pool's when the text began. `over`: the lowest formats of what its newest
     tokens were computed over. `num_lost`: tokens that were read before and are read again, since a
-    layer cannot go back to them.
+    layer cannot go back to them. `evicted`: places of blocks that layers without a window do
+    without; all other tokens keep their positions.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -55,6 +57,8 @@ class Sequence:
         self.hot: list[HotWindow] = []
         self.num_new = 0
         self.num_lost = 0
+        self.evicted = frozenset[int]()
+        self._parent: bytes | None = None
         self._sealed_hot = 0
         self._pieces_moved = 0
         self._num_moved = pool.num_moved
@@ -78,6 +82,16 @@ class Sequence:
         """Committed tokens in the hot window."""
         return self.num_cached - self.start
 
+    @property
+    def num_whole(self) -> int:
+        """Leading blocks before the first that was evicted."""
+        return min(self.evicted, default=len(self.keys))
+
+    @property
+    def parent(self) -> bytes:
+        """What the next block is named after: its own name, where it is computed over a hole."""
+        return self._parent or (self.keys[-1] if self.keys else self.pool.index.root)
+
     # --- beginning and end ------------------------------------------------------------------------
 
     @classmethod
@@ -93,7 +107,7 @@ class Sequence:
         sequence = cls(pool)
         storing = sequence.storing
         floor = storing.seal if as_sealed else storing.floor
-        match = pool.index.match(token_ids, floor, storing.hot_tokens)
+        match = pool.index.match(token_ids, floor, storing.hot_tokens, whole=as_sealed)
         for table, blocks in zip(sequence.tables, match.blocks, strict=True):
             for block in blocks:
                 if block is not None:
@@ -101,7 +115,9 @@ class Sequence:
                     sequence.over = lower_of(sequence.over, lower_of(block.pair, block.over))
                 table.append(block)
         sequence.num_lost = match.lost_tokens
-        sequence.keys = list(match.keys)
+        sequence.keys, sequence.evicted = list(match.keys), match.places
+        if match.places:
+            sequence._parent = own_name(match.parent)
         sequence.token_ids = list(token_ids[: len(match.keys) * BLOCK_TOKENS])
         try:
             left = len(token_ids) - sequence.start
@@ -162,6 +178,9 @@ class Sequence:
         window.
         """
         self.rollback()
+        if self.evicted:
+            ids = tuple(self.token_ids[: self.start])
+            self.pool.keep_holed(Holed(tuple(self.keys), ids, self.evicted, self.parent))
         for table in self.tables:
             for block in reversed(table):
                 if block is not None:
@@ -197,9 +216,8 @@ class Sequence:
     def _keep_tail(self) -> None:
         if not self.shrink_hot(self.num_hot):
             return
-        parent = self.keys[-1] if self.keys else self.pool.index.root
         ids = tuple(self.token_ids[self.start :])
-        tail = IdleTail(parent, self.start, ids, tuple(self.hot), self.over)
+        tail = IdleTail(self.parent, self.start, ids, tuple(self.hot), self.over)
         self.hot = []
         self.pool.keep_tail(tail)
 
@@ -249,6 +267,7 @@ class Sequence:
             zip(self.pool.geometries, self.tables, strict=True)
         ):
             held = sum(block is not None for block in table)
+            held += len(self.evicted) if geometry.window is None else 0
             sealed = num_tokens - self.storing.hot_tokens
             missing = geometry.blocks_held(sealed, prefill_chunk) - held
             depths = range(len(self.keys), len(self.keys) + max(0, missing))
@@ -306,8 +325,7 @@ class Sequence:
     def _full_pieces(self, new_ids: Ids[int]) -> list[tuple[bytes, tuple[int, ...]]]:
         """The blocks that the new tokens fill: their names and ids."""
         ids = (*self.token_ids[self.start :], *new_ids)
-        parent = self.keys[-1] if self.keys else self.pool.index.root
-        return list(chain(parent, ids[: self._num_full(len(ids)) * BLOCK_TOKENS]))
+        return list(chain(self.parent, ids[: self._num_full(len(ids)) * BLOCK_TOKENS]))
 
     def _twin(self, key: bytes, group: int, piece: tuple[int, ...], block: Block) -> Block | None:
         """A copy that is on the device already and as good as the one to be sealed."""
@@ -325,7 +343,7 @@ class Sequence:
 
     def _seal(self, key: bytes, piece: tuple[int, ...], blocks: list[Block]) -> None:
         """Takes the written blocks, or their twins that were there before, into the tables."""
-        parent = self.keys[-1] if self.keys else self.pool.index.root
+        parent, self._parent = self.parent, None
         over = self.over
         for group, block in enumerate(blocks):
             twin = self._twin(key, group, piece, block)
@@ -355,6 +373,21 @@ class Sequence:
                 self.pool.release(block)
                 table[i] = None
 
+    def evict(self, place: int) -> int:
+        """Does without the block of that place from now on, where no window has left it already.
+        Returns the bytes that became free on the device.
+        """
+        freed = 0
+        for geometry, table in zip(self.pool.geometries, self.tables, strict=True):
+            block = table[place]
+            if geometry.window is None and block is not None:
+                table[place] = None
+                freed += self.pool.evict(block)
+        self._parent = own_name(self.parent)
+        self.evicted |= {place}
+        self._runs.clear()
+        return freed
+
     # --- what attention reads ---------------------------------------------------------------------
 
     def runs(self, group: int) -> list[Run]:
@@ -372,7 +405,8 @@ class Sequence:
         places: list[tuple[Block, int]] = []
         last: Block | None = None
         for block in self.tables[group][first // BLOCK_TOKENS :]:
-            assert block is not None
+            if block is None:
+                continue
             follows = last is not None and block.slab is last.slab and block.start == last.stop
             if follows and last is not None and block.pair == last.pair:
                 places[-1] = (places[-1][0], places[-1][1] + 1)

@@ -206,8 +206,12 @@ class DiskTier:
         asked, edition = self._asked
         if asked != chat:
             edition = self._folder.edition(chat)
-        tail = self._tail_of(chat, edition, sequence)
-        keys, ids = tuple(sequence.keys), tuple(sequence.token_ids)
+        num = sequence.num_whole
+        keys, ids, tail = tuple(sequence.keys), tuple(sequence.token_ids), None
+        if num == len(keys):
+            tail = self._tail_of(chat, edition, sequence)
+        else:  # what comes after an evicted block is nobody else's
+            keys, ids = keys[:num], ids[: num * BLOCK_TOKENS]
         self._texts.append(_Text(chat, edition, keys, ids, sequence.storing.sink_tokens, tail))
         while len(self._texts) > MOST_TEXTS:
             self._texts.popleft()

@@ -49,7 +49,7 @@ def lay_out(model: nn.Module, spare_bytes: int, quicker: Quicker = columns_are_q
     return len(found)
 
 
-def _matrices(model: nn.Module) -> list[nn.Parameter]:
+def _matrices(model: nn.Module) -> list[Tensor]:
     """The weights of the model's products, each once, also where it serves as another's."""
     linears = (one for one in model.modules() if isinstance(one, nn.Linear))
     weights = {id(one.weight): one.weight for one in linears}

@@ -5,7 +5,8 @@
     hot(chunk)               (R + 64 + chunk) tokens of every group, while reading
     activations(chunk, n)    an estimate from shapes, corrected by what such steps were measured to
                              take (memory/activations.py, memory/calibrate.py)
-    - freed(blocks, relief)  what blocks of old text give back when they are stored in less or moved
+    - freed(blocks, relief)  what blocks of old text give back when they are stored in less, moved
+                             or evicted
 
 Pure arithmetic over a ModelSpec and the pool's geometries.
 """
@@ -30,12 +31,13 @@ from kvchat.memory.formats import FormatPair, lower_of
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """What is done about old text: stored in `pair` where that is less, then up to `host_bytes` of
-    it moved to the host.
+    """What is done about old text: up to `evicted` blocks given up, the rest stored in `pair` where
+    that is less, then up to `host_bytes` of it moved to the host.
     """
 
     pair: FormatPair | None = None
     host_bytes: int = 0
+    evicted: int = 0
 
 
 AS_SEALED = Relief()
@@ -82,9 +84,13 @@ class Costs:
         )
 
     def freed_bytes(self, num_blocks: int, relief: Relief) -> int:
-        """blocks * (as sealed - in the relief's pair), and what of the rest is moved."""
-        kept = num_blocks * self.old_block_bytes(relief.pair)
+        """blocks * as sealed - kept in the relief's pair, and what of that is moved."""
+        kept = self._kept_bytes(num_blocks, relief)
         return num_blocks * self.old_block_bytes() - kept + min(kept, relief.host_bytes)
+
+    def _kept_bytes(self, num_blocks: int, relief: Relief) -> int:
+        """(blocks - evicted) * in the relief's pair."""
+        return max(0, num_blocks - relief.evicted) * self.old_block_bytes(relief.pair)
 
     def hot_bytes(self, prefill_chunk: int) -> int:
         capacity = self.storing.hot_tokens + BLOCK_TOKENS + prefill_chunk
@@ -132,7 +138,7 @@ class Costs:
         return Footprint(
             weights=self.weight_bytes,
             kv_device=kv - self.freed_bytes(old_blocks, relief),
-            kv_host=min(relief.host_bytes, old_blocks * self.old_block_bytes(relief.pair)),
+            kv_host=min(relief.host_bytes, self._kept_bytes(old_blocks, relief)),
             kv_disk=0,
             activations=self.activations(chunk, num_tokens),
             workspace=self.hot_bytes(chunk),

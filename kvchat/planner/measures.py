@@ -97,6 +97,22 @@ class Offload:
 
 
 @dataclass(frozen=True, slots=True)
+class Evict:
+    """Do without the middle of old turns, whole blocks, the oldest turn first: their first and
+    newest tokens stay. What was computed since keeps its positions, and what it saw of them.
+    """
+
+    code: ClassVar[str] = "evict"
+    loss: ClassVar[Loss] = "lossy"
+    undo: ClassVar[Undo] = "read_again"
+    frees_bytes: int
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
 class BringBack:
     """The way back from Offload, the newest first, once there is room again. `frees_bytes` is below
     0: it takes them.
@@ -144,5 +160,5 @@ class TruncateTurns:
         return {"num_turns": len(self.turns), "tokens": self.tokens}
 
 
-Measure = DropIdle | ShrinkReply | ShrinkChunk | Requantize | Offload | TruncateTurns
+Measure = DropIdle | ShrinkReply | ShrinkChunk | Requantize | Offload | Evict | TruncateTurns
 WayBack = BringBack | Raise

@@ -16,6 +16,7 @@ from kvchat.planner.costs import AS_SEALED, Costs, Relief
 from kvchat.planner.measures import (
     BringBack,
     DropIdle,
+    Evict,
     Measure,
     Offload,
     Raise,
@@ -25,6 +26,7 @@ from kvchat.planner.measures import (
     TruncateTurns,
     WayBack,
 )
+from kvchat.policy.window import inside
 
 LEAST_CHUNK = 32
 LEAST_REPLY = 128
@@ -76,7 +78,8 @@ class Need:
     """What a prompt wants: its tokens, room for the reply, and the turns that could be left out.
 
     `turns`: oldest first, without the turn in flight; all other tokens of the prompt are kept.
-    `old`: ranges [start, stop) of the prompt's tokens that may be stored in less, or moved.
+    `old`: ranges [start, stop) of the prompt's tokens that may be stored in less, or moved;
+    `old_turns`: those of them that are turns, of which blocks may be evicted.
     """
 
     prompt_tokens: int
@@ -84,6 +87,7 @@ class Need:
     prefill_chunk: int
     turns: tuple[TurnTokens, ...] = ()
     old: tuple[tuple[int, int], ...] = ()
+    old_turns: tuple[tuple[int, int], ...] = ()
 
     @property
     def least_reply(self) -> int:
@@ -127,6 +131,8 @@ def plan_admission(need: Need, snapshot: Snapshot, costs: Costs, ladder: Sequenc
             trial = trial.with_less_bits()
         elif rung == "offload":
             trial = trial.with_host()
+        elif rung == "evict":
+            trial = trial.with_holes()
         elif rung == "truncate_turns":
             cut = cut_turns(need, trial.capacity, trial.usual_capacity)
             break
@@ -204,9 +210,14 @@ class _Trial:
         return trial
 
     def with_host(self) -> "_Trial":
-        host = Relief(self.relief.pair, self.snapshot.host_free_bytes)
+        host = replace(self.relief, host_bytes=self.snapshot.host_free_bytes)
         whole = self.need.prompt_tokens + self.need.least_reply
         return replace(self, relief=host) if self.old_blocks(whole) else self
+
+    def with_holes(self) -> "_Trial":
+        need, storing = self.need, self.costs.storing
+        middle = inside(need.old_turns, storing.sink_tokens, need.prompt_tokens)
+        return replace(self, relief=replace(self.relief, evicted=len(middle)))
 
     def plan(self, cut: tuple[TurnTokens, ...]) -> Plan:
         """`cut`: the turns that are left out beside."""
@@ -238,9 +249,11 @@ class _Trial:
 
     def _relieved(self, total: int) -> list[Measure]:
         """What the plan counts on; done step by step, as room is wanted."""
-        pair, blocks = self.relief.pair, self.old_blocks(total)
-        in_less = self.costs.freed_bytes(blocks, Relief(pair))
-        moved = self.costs.freed_bytes(blocks, self.relief) - in_less
+        pair, blocks, freed = self.relief.pair, self.old_blocks(total), self.costs.freed_bytes
+        kept = replace(self.relief, evicted=0)
+        in_less = freed(blocks, Relief(pair))
+        moved = freed(blocks, kept) - in_less
+        evicted = freed(blocks, self.relief) - freed(blocks, kept)
         found: list[Measure] = []
         if pair is not None and in_less:
             found.append(Requantize(in_less, pair))
@@ -248,6 +261,8 @@ class _Trial:
             found.append(
                 Offload(moved, host_seconds_per_step(moved, self.snapshot.host_bytes_per_s))
             )
+        if evicted:
+            found.append(Evict(evicted))
         return found
 
 
@@ -290,7 +305,8 @@ def spare_bytes(need: StepNeed, snapshot: Snapshot) -> int:
     return growth - need.pool_bytes
 
 
-Offer = Requantize | Offload
+Offer = Requantize | Offload | Evict
+RELIEVING = ("requantize", "offload", "evict")
 
 
 def plan_step(
@@ -309,7 +325,7 @@ def plan_step(
         measure: Measure | None = None
         if rung == "drop_idle" and snapshot.idle_bytes:
             measure = drop_idle(short, snapshot)
-        elif rung in ("requantize", "offload"):
+        elif rung in RELIEVING:
             measure = relieve(short, snapshot, [one for one in offers if one.code == rung])
         if measure is not None:
             found.append(measure)

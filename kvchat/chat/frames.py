@@ -8,14 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 from kvchat.chat.asked_back import asked_back
 from kvchat.chat.branch import Branch
 from kvchat.chat.rows import DocumentRow, Exchange
 from kvchat.chat.undo import offered
-from kvchat.device.memory import pick_device, probe_for
+from kvchat.device.guarded import GuardedProbe
+from kvchat.device.memory import DeviceMemory, pick_device, probe_for
 from kvchat.engine.worker import Worker, load_row
+from kvchat.errors import ModelError
+from kvchat.kvcache.frame import on_device
 from kvchat.store.store import Store
 
 FIGURES = ("reused_tokens", "prefill_s", "decode_tokens_per_s")
@@ -74,7 +78,18 @@ class Frames:
 
     def frame(self, chat: str | None) -> dict[str, Any]:
         """What is in memory now; for None without any chat's turns, as an empty page shows it."""
-        return self.dressed(self._worker.frame or _before_loading(), chat)
+        measured = self._worker.frame
+        return self.dressed(_before_loading() if measured is None else self._moved(measured), chat)
+
+    def _moved(self, measured: dict[str, Any]) -> dict[str, Any]:
+        """A step may compute for half a minute: meanwhile the device is shown as it was last
+        sampled.
+        """
+        engine, computes = self._worker.engine, self._worker.stage in ("prefill", "decode")
+        newest = engine.newest_reading if engine is not None and computes else None
+        if newest is None or newest.at_s <= measured["at_s"]:
+            return measured
+        return on_device(measured, newest)
 
     def dressed(self, measured: dict[str, Any], chat: str | None) -> dict[str, Any]:
         """What the worker measured, as a frame of that chat."""
@@ -178,25 +193,24 @@ def _all_idle(kv: dict[str, int]) -> dict[str, int]:
     return kv | {"hot_window_bytes": 0, "slack_bytes": kv["device_bytes"]}
 
 
+@cache
+def _probe() -> GuardedProbe:
+    """Of the device that a model will be loaded on."""
+    return GuardedProbe(probe_for(pick_device()))
+
+
 def _before_loading() -> dict[str, Any]:
-    device = probe_for(pick_device()).read()
-    used = device.total - device.free - device.other_processes
-    return {
+    try:
+        device = _probe().read()
+    except ModelError:  # loading says so as well
+        device = DeviceMemory(str(pick_device()), 0, 0, 0, 0, 0, time.time())
+    frame = {
         "type": "frame",
-        "at_s": time.time(),
-        "device": {
-            "name": device.device,
-            "total": device.total,
-            "free": device.free,
-            "other_processes": device.other_processes,
-            "budget": None,
-            "headroom": 0,
-        },
+        "device": {"budget": None, "headroom": 0},
         "weights_bytes": 0,
         "library_bytes": 0,
         "activations_bytes": 0,
-        "runtime_bytes": max(0, used),
-        "estimated": list(device.estimated),
+        "estimated": [],
         "kv": {
             "device_bytes": 0,
             "host_bytes": 0,
@@ -211,3 +225,4 @@ def _before_loading() -> dict[str, Any]:
         "chat": "",
         "chats": {},
     }
+    return on_device(frame, device)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kvchat.attention.choose import describe
-from kvchat.device.memory import Probe
+from kvchat.device.memory import DeviceMemory, Probe
 from kvchat.device.monitor import Monitor
 from kvchat.device.peak import peak_of
 from kvchat.engine.detokenize import Detokenizer
@@ -102,6 +102,7 @@ class Engine:
         self._chat = ""
         self._chats = ChatBlocks(self.pool)
         self._framed_s = -1.0
+        self._untold: list[Took] = []
 
     @property
     def limits(self) -> Limits:
@@ -132,6 +133,14 @@ class Engine:
     def last_snapshot(self) -> Snapshot:
         """The newest measurement; any thread may ask."""
         return self.room.last_snapshot
+
+    @property
+    def newest_reading(self) -> DeviceMemory | None:
+        """The device as it was last sampled, also while a step computes; any thread may ask. None
+        where nobody watches it.
+        """
+        probe = self.room.probe
+        return probe.newest if isinstance(probe, Monitor) else None
 
     def frame(self, prefill_chunk: int = 512, step_tokens: int = 1) -> dict[str, Any]:
         """The frame of what is open now; call it from the thread that runs the engine.
@@ -185,6 +194,8 @@ class Engine:
         if self.limits.threads is not None:
             torch.set_num_threads(self.limits.threads)  # of the thread that computes: this one
         self.close_text()
+        while self._untold:
+            yield self._untold.pop(0)
         text = yield from self._opened(reply)
         reply.reused_tokens = text.num_cached
         self._spans, self._chat = reply.request.spans, reply.request.chat
@@ -310,7 +321,7 @@ class Engine:
 
     def _next_logits(self, reply: Reply, text: Text, token: int) -> Generator[Event, None, Tensor]:
         if text.sequence.num_hot + 1 >= text.sequence.storing.hot_tokens + BLOCK_TOKENS:
-            yield from self.room.make(reply, text.num_cached + 1, 1)
+            yield from self.room.at_block(reply)
 
         def step() -> Tensor:
             return self.local.step(text, (token,))
@@ -355,7 +366,10 @@ class Engine:
             self.local.close(text)
 
     def trim(self) -> None:
-        """Gives back what is idle on the host beyond what it may have by now."""
+        """While nothing is asked: gives back what is idle beyond what may be had by now, here and
+        on the host. What was done is told with the next reply.
+        """
+        self._untold += self.room.give_way()
         self.pool.trim_host()
 
     def check(self) -> None:

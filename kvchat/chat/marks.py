@@ -61,14 +61,16 @@ def marks_of(store: Store, chat: str) -> Marks:
 
 
 def held_better(found: Marks, spans: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Of the turns that were stored in less or moved, those of which nothing is so any more;
-    `spans` as a frame has them.
+    """Of the turns that were stored in less, moved or evicted from, those of which nothing is so
+    any more; `spans` as a frame has them.
     """
+    marked = found.formats.keys() | found.on_host | found.evicted
     return tuple(
         span["name"]
         for span in spans
-        if span["name"] in found.formats or span["name"] in found.on_host
-        if span["tier"] == "device"
+        if span["name"] in marked
+        and span["tier"] == "device"
+        and not span["evicted_tokens"]
         and all(_is_better(pair, found.formats.get(span["name"])) for pair in span["formats"])
     )
 

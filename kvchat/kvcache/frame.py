@@ -62,6 +62,12 @@ def held_bytes(sequence: Sequence, start: int, stop: int, tier: Tier = "device")
     return found
 
 
+def evicted_tokens(sequence: Sequence, start: int, stop: int) -> int:
+    """Of these tokens, those that layers without a window do without."""
+    ranges = ((i * BLOCK_TOKENS, (i + 1) * BLOCK_TOKENS) for i in sequence.evicted)
+    return sum(max(0, min(stop, last) - max(start, first)) for first, last in ranges)
+
+
 def is_shared(sequence: Sequence, start: int, stop: int) -> bool:
     """Whether another text holds one of these tokens' blocks as well."""
     first, last = start // BLOCK_TOKENS, -(-stop // BLOCK_TOKENS)
@@ -74,17 +80,18 @@ def is_shared(sequence: Sequence, start: int, stop: int) -> bool:
 
 def span_rows(sequence: Sequence | None, spans: Many[Span]) -> list[dict[str, Any]]:
     """One row a span; the last span reaches to the newest token in the cache. `bytes` and
-    `formats` are the device's.
+    `formats` are the device's; of its tokens `evicted_tokens` are not attended any more.
     """
     rows = []
     for i, span in enumerate(spans):
         stop = span.stop
         if sequence is not None and i == len(spans) - 1:
             stop = max(stop, sequence.num_cached)
-        formats, on_host = dict[str, int](), 0
+        formats, on_host, num_evicted = dict[str, int](), 0, 0
         if sequence is not None:
             formats = held_bytes(sequence, span.start, stop)
             on_host = sum(held_bytes(sequence, span.start, stop, "host").values())
+            num_evicted = evicted_tokens(sequence, span.start, stop)
         held = sum(formats.values())
         rows.append(
             {
@@ -96,6 +103,7 @@ def span_rows(sequence: Sequence | None, spans: Many[Span]) -> list[dict[str, An
                 "bytes": held,
                 "formats": formats,
                 "host_bytes": on_host,
+                "evicted_tokens": num_evicted,
                 "tier": _tier_of(held, on_host),
                 "shared": sequence is not None and is_shared(sequence, span.start, stop),
                 "pinned": span.kind == "system",

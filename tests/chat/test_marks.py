@@ -55,8 +55,9 @@ def test_losses_hold_until_something_better_is_held() -> None:
     assert found == Marks(formats={"a": "int8/int8"})
 
 
-def span(name: str, tier: str, *formats: str) -> dict[str, Any]:
-    return {"kind": "turn", "name": name, "tier": tier, "formats": dict.fromkeys(formats, 1)}
+def span(name: str, tier: str | None, *formats: str, evicted: int = 0) -> dict[str, Any]:
+    held = {"tier": tier, "formats": dict.fromkeys(formats, 1), "evicted_tokens": evicted}
+    return {"kind": "turn", "name": name, **held}
 
 
 def test_a_frame_says_what_is_held_better() -> None:
@@ -69,7 +70,9 @@ def test_a_frame_says_what_is_held_better() -> None:
         span("e", "device", "fp/fp"),  # nothing was done to it
     ]
     assert held_better(found, spans) == ("a", "d")
-    assert held_better(Marks(formats={"a": "int4/int4"}), [span("a", None)]) == ()  # type: ignore[arg-type]
+    assert held_better(Marks(formats={"a": "int4/int4"}), [span("a", None)]) == ()
+    holes = [span("a", "device", "fp/fp", evicted=64), span("b", "device", "fp/fp")]
+    assert held_better(Marks(evicted=frozenset("ab")), holes) == ("b",)
 
 
 def undo(entry: int, code: str, turns: str) -> tuple[str, str, dict[str, Any]]:

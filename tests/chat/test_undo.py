@@ -117,6 +117,35 @@ def test_what_was_compressed_is_held_as_computed_again(
     assert answered(fresh.ask(copied, "And what next?")).text == last.text
 
 
+def test_turns_that_lost_their_inside_are_marked_and_read_again(start: Start) -> None:
+    long = "What does the memory of this chat hold, and why? " * 28
+    ladder = ("drop_idle", "shrink_chunk", "evict", "truncate_turns")
+    conversations, budget = turns_that_fit(start, long, 3, ladder)
+    chat = conversations.new_chat()
+    for turn in range(1, 5):
+        answered(conversations.ask(chat, f"{long} {turn}"))
+    history = conversations.history(chat)
+    lost = [one.turn for one in history if one.evicted]
+    assert lost
+    assert not any(one.left_out for one in history)
+    assert {row["turn"] for row in conversations.frame(chat)["marks"] if row["evicted"]} == set(
+        lost
+    )
+    gone = {one["turn"]: one["evicted_tokens"] for one in conversations.frame(chat)["turns"]}
+    assert [turn for turn, tokens in gone.items() if tokens] == lost
+    evicted = [r for r in conversations.ledger_since(chat, 0) if r["code"].startswith("evict")]
+    assert sum(row["lost_tokens"] for row in evicted) >= sum(gone.values()) > 0
+    assert all(row["undo"] == "read_again" and row["after"] is None for row in evicted)
+
+    conversations.apply({"memory_budget": 3 * budget})
+    conversations.undo(chat, evicted[-1]["number"])
+    answered(conversations.ask(chat, "And now?"))
+    frame = conversations.frame(chat)
+    assert not any(one["evicted_tokens"] for one in frame["turns"])
+    assert frame["marks"] == []
+    assert not any(one.evicted for one in conversations.history(chat))
+
+
 def test_what_is_not_there_is_not_taken_back(start: Start) -> None:
     conversations, _ = turns_that_fit(start, QUESTION, 8)
     chat = talked(conversations, 11)

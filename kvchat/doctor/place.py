@@ -19,7 +19,7 @@ from kvchat.errors import KVChatError, ServeError
 from kvchat.memory.formats import FormatPair
 from kvchat.models.calibrations import calibration_key, read_calibration
 from kvchat.models.catalog import builtin
-from kvchat.models.fitting import least_bytes
+from kvchat.models.fitting import does_not_fit, least_bytes
 from kvchat.models.folder import examine
 from kvchat.models.manifest import is_whole
 from kvchat.models.weights import weights_digest
@@ -104,6 +104,10 @@ def model(settings: Settings, folder: Path, usable: int | None) -> Finding:
         facts["calibrated_steps"] = len(read_calibration(folder, key).steps)
     if usable is None or needed <= usable:
         return Finding(facts)
+    if path.is_dir():
+        return Finding(
+            facts, [Problem.of(does_not_fit(path, dtype, settings.weights, usable, device))]
+        )
     short = {"needed": format_least(needed), "usable": format_size(usable)}
     return Finding(facts, [Problem("model_too_large", {"model": settings.model} | short, True)])
 

@@ -149,11 +149,15 @@ def test_packages_that_are_missing_or_of_another_version():
 
 def test_a_model_beside_which_no_answer_fits(tmp_path: Path):
     model = tiny_folder("llama", tmp_path / "tiny")
-    settings = changed(Settings(), {"model": str(model)})
-    assert place.model(settings, tmp_path, 10 * GIB).problems == []
+    settings = changed(Settings(), {"model": str(model), "dtype": "fp32"})
+    found = place.model(settings, tmp_path, 10 * GIB)
+    assert found.problems == []
     assert place.model(settings, tmp_path, None).problems == []
-    short = place.model(settings, tmp_path, 1000)
-    assert [(p.code, p.fatal) for p in short.problems] == [("model_too_large", True)]
+    (nothing,) = place.model(settings, tmp_path, 1000).problems
+    assert (nothing.code, nothing.fatal) == ("budget_below_weights", True)
+    (smaller,) = place.model(settings, tmp_path, found.facts["needed"] - 1).problems
+    assert (smaller.code, smaller.fatal) == ("budget_fits_smaller", True)
+    assert "--dtype bf16" in smaller.remedy("ko")
 
 
 def test_every_problem_has_a_sentence_and_a_remedy_that_fill_in():

@@ -58,6 +58,11 @@ if TYPE_CHECKING:
     from kvchat.models.load import LoadedModel
 
 
+# Blocks of a reply during which memory must suffice before anything comes back: where it comes and
+# goes from one to the next, nothing is moved to and fro.
+CALM_BLOCKS = 4
+
+
 class Room:
     """`text`: what is open, None where nothing is."""
 
@@ -69,6 +74,7 @@ class Room:
         self._fixed_bytes = 0
         self._may_spill = may_spill(loaded.device.type, platform.system())
         self._pace = Pace()
+        self._calm = 0
         self._pool, self._local = pool, local
         self._host_bytes_per_s = _host_bytes_per_s(pool.device)
         self.text: Text | None = None
@@ -201,9 +207,36 @@ class Room:
         need = self._need(reply, num_tokens, chunk_tokens)
         if spare_bytes(need, self.latest) >= 0:
             return  # as nearly always: what old text could give need not be counted
+        self._calm = 0
         offers = () if ahead else self._offers(reply)
+        reason = "others_grew" if self.latest.is_pressed else "no_room"
         for measure in plan_step(need, self.latest, self.limits.ladder, offers):
-            yield self._take(reply, measure, "no_room")
+            yield self._take(reply, measure, reason)
+
+    def at_block(self, reply: Reply) -> Iterator[Took]:
+        """Before a token of the reply that begins a block: makes room where other programs took
+        some, or lets come back what left, once there was room for a while.
+        """
+        assert self.text is not None
+        num_tokens = self.text.num_cached
+        self._calm += 1
+        yield from self.make(reply, num_tokens + 1, 1)
+        if self._calm >= CALM_BLOCKS and self._pool.host_bytes:
+            left = reply.request.max_new_tokens - len(reply.ids)
+            yield from self.bring_back(reply, num_tokens + left, 1)
+
+    def give_way(self) -> Iterator[Took]:
+        """While no text is open: where others need the memory, what is idle goes back to the
+        device.
+        """
+        now = self.snapshot()
+        short = now.own_bytes - now.allowed_bytes
+        wanted = short > 0 and now.idle_bytes > 0 and "drop_idle" in self.limits.ladder
+        if not wanted or now.device.age_s:
+            return
+        took = self._drop_idle(drop_idle(short, now), "others_grew", for_hot=True)
+        if took.entry["bytes_measured"]:
+            yield took
 
     def _need(self, reply: Reply, num_tokens: int, chunk_tokens: int) -> StepNeed:
         """Of the open text until it has so many tokens: blocks for which there is no free place,
@@ -222,8 +255,8 @@ class Room:
         return OldText(self._pool, self.text.sequence, reply.request)
 
     def bring_back(self, reply: Reply, num_tokens: int, chunk_tokens: int) -> Iterator[Took]:
-        """Before a reply: what left the device, or lost bits, comes back if there is room for it
-        beside the whole text to be.
+        """What left the device, or lost bits, comes back if there is room for it beside the whole
+        text to be.
         """
         old = self._old_text(reply)
         on_host, rise = old.on_host_bytes(), old.raise_bytes()

@@ -64,6 +64,11 @@ class Snapshot:
         by_device = self.own_bytes + self.device.free + self.device.cached - self.headroom
         return by_device if self.budget is None else min(self.budget, by_device)
 
+    @property
+    def is_pressed(self) -> bool:
+        """Whether less is left free than should be: other programs took it."""
+        return self.device.free + self.device.cached < self.headroom
+
 
 @dataclass(frozen=True, slots=True)
 class TurnTokens:

@@ -15,6 +15,7 @@ from kvchat.planner.costs import Costs, Relief
 from kvchat.planner.measures import (
     BringBack,
     DropIdle,
+    Evict,
     Measure,
     Offload,
     Raise,
@@ -34,6 +35,7 @@ from kvchat.planner.plan import (
     plan_step,
     plan_way_back,
 )
+from kvchat.policy.window import inside
 from kvchat.settings import RUNGS
 from kvchat.units import GIB, MIB
 
@@ -235,6 +237,27 @@ def test_bits_go_before_turns_and_the_most_exact_pair_that_suffices_is_taken() -
         assert tighter.measures != plan.measures
     host = replace(snapshot(least - 1), host_free_bytes=GIB)
     assert plan_admission(need, host, known, ladder).left_out == ()
+
+
+def test_the_middle_of_old_turns_goes_before_whole_turns() -> None:
+    """Only of turns, and never their first and newest blocks."""
+    ladder = ("evict", "truncate_turns")
+    bounds = [(100 + 600 * i, 700 + 600 * i) for i in range(6)]
+    document = (10, 90)
+    need = Need(4000, 128, 128, turns(*[600] * 6), (document, *bounds), tuple(bounds))
+    known = costs()
+    middle = len(inside(bounds, 0, 4000))
+    assert middle == 38  # of 8 or 9 whole blocks in each turn all but two
+    least = known.needed_bytes(4128, 128) - known.freed_bytes(55, Relief(evicted=middle))
+    plan = plan_admission(need, snapshot(least), known, ladder)
+    assert plan.fits
+    assert plan.left_out == ()
+    (measure,) = plan.measures
+    assert isinstance(measure, Evict)
+    assert measure.frees_bytes == middle * known.old_block_bytes()
+    assert plan_admission(need, snapshot(least - 1), known, ladder).left_out
+    without = replace(need, old_turns=())
+    assert plan_admission(without, snapshot(least), known, ladder).left_out
 
 
 OFFERS = (

@@ -42,6 +42,7 @@ class AcceleratorProbe:
         self._backend = backend
         self._system = system
         properties = backend.get_device_properties(device)
+        self._total = int(getattr(properties, "total_memory", 0) or 0)
         names = nvml_names(properties)
         self.others = OtherPrograms(nvml, names) if nvml is not None and names else None
         self._shared = bool(getattr(properties, "is_integrated", False))
@@ -53,7 +54,8 @@ class AcceleratorProbe:
         return cls(device, torch.cuda, None if torch.version.hip else Nvml())
 
     def read(self) -> DeviceMemory:
-        free, total = self._backend.mem_get_info(self._device)
+        """Raises what the driver raises, but for Intel's, of which some cannot say what is free."""
+        free, total, told_free = self._driver()
         if total <= 0:
             return self._of_the_computer()
         told = self.others.told() if self.others is not None else None
@@ -71,10 +73,23 @@ class AcceleratorProbe:
             # Without a word from NVML our own context (some hundred MiB) counts as the others'.
             other_processes=used_elsewhere if others is None else min(others, used_elsewhere),
             at_s=time.time(),
-            estimated=() if others is not None else ("other_processes",),
+            estimated=(
+                *(() if told_free else ("free",)),
+                *(() if others is not None else ("other_processes",)),
+            ),
             shared=self._shared,
             programs=told.programs if told is not None else (),
         )
+
+    def _driver(self) -> tuple[int, int, bool]:
+        """Free, total, and whether the first was told: else it is all that torch does not hold."""
+        try:
+            return *self._backend.mem_get_info(self._device), True
+        except RuntimeError:
+            if self._device.type != "xpu":
+                raise
+        total = 0 if self._shared else self._total
+        return max(0, total - self._backend.memory_reserved(self._device)), total, False
 
     def _of_the_computer(self) -> DeviceMemory:
         """An integrated device that reports no memory: the computer's figures, marked as shared."""

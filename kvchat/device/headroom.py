@@ -24,9 +24,13 @@ and never more than a quarter of the total, so that a small container or card st
 
 import platform
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
-from kvchat.device.memory import DeviceMemory
+import torch
+
+from kvchat.device.guarded import GuardedProbe
+from kvchat.device.memory import DeviceMemory, probe_for
 from kvchat.units import GIB, MIB
 
 Reason = Literal["card", "card_on_windows", "shared", "cpu"]
@@ -65,6 +69,14 @@ def _reason(device_type: str, system: str, shared: bool) -> Reason:
 def may_spill(device_type: str, system: str) -> bool:
     """Whether the driver moves memory to the computer's instead of saying that it ran out."""
     return device_type == "cuda" and system == "Windows"
+
+
+@cache
+def headroom_of(device: torch.device) -> Headroom:
+    """The usual one of a device here; read once, since its total stays. Raises ModelError where it
+    cannot be read.
+    """
+    return headroom_here(GuardedProbe(probe_for(device)).read())
 
 
 def headroom_here(now: DeviceMemory) -> Headroom:

@@ -6,9 +6,7 @@ from types import MappingProxyType
 
 import torch
 
-from kvchat.device.guarded import GuardedProbe
-from kvchat.device.headroom import headroom_here
-from kvchat.device.memory import probe_for
+from kvchat.device.headroom import headroom_of
 from kvchat.kvcache.blocks import FP
 from kvchat.kvcache.pool import AS_COMPUTED, Storing
 from kvchat.memory.formats import FormatPair
@@ -48,7 +46,7 @@ def limits_for(
     """
     headroom = settings.headroom
     if headroom is None:
-        headroom = headroom_here(GuardedProbe(probe_for(device)).read()).num_bytes
+        headroom = headroom_of(device).num_bytes
     storing = Storing(
         FormatPair.parse(settings.seal_format),
         FormatPair.parse(settings.floor_format),

@@ -214,6 +214,28 @@ def test_an_integrated_device_without_memory_shows_the_computers():
     assert "total" in found.estimated
 
 
+@pytest.mark.parametrize(
+    ("properties", "total", "free"),
+    [({"total_memory": 8 * GIB}, 8 * GIB, 6 * GIB), ({"is_integrated": True}, None, None)],
+)
+def test_a_card_whose_driver_cannot_say_what_is_free_is_an_estimate(
+    properties: dict[str, object], total: int | None, free: int | None
+):
+    """Some of Intel's; on another maker's card a failure is one."""
+
+    class Mute(FakeBackend):
+        def mem_get_info(self, device: object) -> tuple[int, int]:
+            raise RuntimeError("The device doesn't support querying the available free memory.")
+
+    backend = Mute(free=0, total=0, reserved=2 * GIB, **properties)
+    found = AcceleratorProbe(torch.device("xpu", 0), backend, None).read()
+    assert found.total == (psutil.virtual_memory().total if total is None else total)
+    assert free is None or found.free == free
+    assert "free" in found.estimated
+    with pytest.raises(RuntimeError):
+        AcceleratorProbe(CUDA, backend, None).read()
+
+
 def test_an_apple_chip_shares_the_computers_memory():
     mps = SimpleNamespace(
         recommended_max_memory=lambda: 2 * GIB,

@@ -92,8 +92,8 @@ class Recorder:
         for name in MOVES:
             setattr(engine.pool, name, self._recorded(name, getattr(engine.pool, name)))
 
-    def step(self, text: Any, ids: Any) -> Tensor:
-        logits = self._step(text, ids)
+    def step(self, text: Any, ids: Any, **named: Any) -> Tensor:
+        logits = self._step(text, ids, **named)
         self.logits.append(logits)
         return logits
 
@@ -112,12 +112,12 @@ class Recorder:
         again = Recorder(engine)
         record, right = engine.local.step, list(self.done)
 
-        def step(text: Any, ids: Any) -> Tensor:
+        def step(text: Any, ids: Any, **named: Any) -> Tensor:
             while right and right[0][0] == len(again.logits):
                 _, name, group, depth, pair = right.pop(0)
                 block = text.sequence.tables[group][depth]
                 getattr(engine.pool, name)(block, *([] if pair is None else [pair]))
-            return record(text, ids)
+            return record(text, ids, **named)
 
         engine.local.step = step  # type: ignore[method-assign]
         return again

@@ -12,7 +12,7 @@ import torch
 
 from kvchat.kvcache.block_store import BlockStore
 from kvchat.kvcache.blocks import FP, Block, Geometry, HotWindow, shape_of
-from kvchat.kvcache.prefix_index import Holed, IdleTail
+from kvchat.kvcache.prefix_index import Holed, IdleTail, num_common
 from kvchat.kvcache.slabs import PoolFull as PoolFull
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
 
@@ -127,8 +127,12 @@ class Pool(BlockStore):
 
     def keep_tail(self, tail: IdleTail) -> None:
         """Keeps an idle sequence's hot window for the next turn; the oldest beyond a few are let
-        go.
+        go, and those that it begins with: wherever they served it serves as well.
         """
+        for one in list(self.index.tails):
+            begins = tail.parent == one.parent and num_common(tail.token_ids, one.token_ids)
+            if begins == len(one.token_ids) and tail.over.at_least(one.over):
+                self.drop_tail(one)
         tail.last_used = next(self._ticks)
         self.index.tails.append(tail)
         while len(self.index.tails) > MOST_IDLE_TAILS:

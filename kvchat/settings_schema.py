@@ -51,6 +51,7 @@ FORMAT_NAMES = tuple(
     dict.fromkeys(part for pair in (*FORMAT_PAIRS, *COMPARED) for part in pair.split("/"))
 )
 RUNGS = ("drop_idle", "shrink_chunk", "requantize", "offload", "evict", "truncate_turns")
+ALL_RUNGS = (*RUNGS[:-1], "summarize", RUNGS[-1])  # what is not in RUNGS must be asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +224,24 @@ class Settings:
         RUNGS,
         kind="list",
         group="memory",
-        choices=RUNGS,
+        choices=ALL_RUNGS,
         label=("When memory is short", "메모리가 모자랄 때"),
         help=(
             "What is done, in this order, when the next step does not fit.",
             "다음 단계가 들어가지 않을 때 이 순서대로 합니다.",
+        ),
+    )
+    evict_by: str = _entry(
+        "window",
+        kind="choice",
+        group="memory",
+        choices=("window", "heavy_hitter"),
+        label=("Of an old turn goes first", "이전 턴에서 먼저 내보낼 것"),
+        help=(
+            "Which part of old turns is let go when memory is short; their first and newest tokens "
+            "always stay. What got little attention is found by looking every 64 tokens.",
+            "메모리가 모자랄 때 이전 턴에서 내보낼 부분입니다. 턴의 처음과 마지막 토큰은 항상 "
+            "남깁니다. 주목을 적게 받은 부분은 64토큰마다 살펴 찾습니다.",
         ),
     )
     model: str = _entry(

@@ -200,8 +200,8 @@ def accumulate(
     ahead: Any,
 ) -> Any:
     """codes at [rows, cols]; weights float [ratio, rows], sums float [ratio, cols]; the first
-    `num_rows` rows count. `begins`: what the sums were before does not count. What lies `ahead` bytes further is brought near meanwhile: the next
-    block, which no processor foresees.
+    `num_rows` rows count. `begins`: what the sums were before does not count. What lies `ahead`
+    bytes further is brought near meanwhile: the next block, which no processor foresees.
     """
     shape, num_heads, name = (
         (rows.literal_value, cols.literal_value),

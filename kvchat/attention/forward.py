@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kvchat.attention.backend import Lying
+from kvchat.attention.scores import Mass
 from kvchat.attention.triton_paged.standing import StandingTables
 from kvchat.attention.triton_paged.table import why_not
 from kvchat.kvcache.blocks import Run, shape_of
@@ -27,6 +28,7 @@ class Forward:
 
     Views of all layers are made by one `unbind`: a dozen indexing calls a layer cost 5 % of a
     decode step on one CPU thread. `tables` is None where no layer is for the Triton kernels.
+    `mass`: what this forward's queries give each block, where that is wanted.
     """
 
     def __init__(self, sequence: Sequence) -> None:
@@ -42,9 +44,11 @@ class Forward:
         self._lying: dict[int, Lying] = {}
         self._rooms: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._scratch: Tensor | None = None
+        self.mass: Mass | None = None
 
-    def begin(self) -> None:
+    def begin(self, *, weighs: bool = False) -> None:
         """After `sequence.reserve`: what all layers of this forward read and write is fixed."""
+        self.mass = Mass(self.sequence) if weighs else None
         if self.tables is not None:
             self.tables.begin()
 
@@ -52,7 +56,7 @@ class Forward:
         """Lets go of what was made for the forward."""
         for made in (self._new, self._hot, self._lying, self._rooms):
             made.clear()
-        self._scratch = None
+        self._scratch = self.mass = None
 
     def seen_hot(self, group: int) -> int:
         """Tokens at the hot window's beginning that the first new query does not see."""

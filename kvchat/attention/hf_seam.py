@@ -86,6 +86,8 @@ def _attention(
     if kv.window != sliding_window and sliding_window is not None:
         raise ModelError("model_window_differs", expected=kv.window, found=sliding_window)
     attend = choose(query, kv, scoring)
+    if kv.forward.mass is not None and kv.window is None:
+        kv.forward.mass.add(query, kv, scoring)
     return attend(query, kv, scoring), None
 
 

@@ -270,7 +270,8 @@ class Engine:
             yield from self.room.make(reply, stop, chunk)
 
             def step(start: int = start) -> Tensor:
-                return self.local.step(text, ids[start : start + reply.chunk_tokens])
+                chunk_ids = ids[start : start + reply.chunk_tokens]
+                return self.local.step(text, chunk_ids, weighs=self.limits.weighs)
 
             logits = yield from guarded(
                 step, self.room.rungs(reply, len(ids) - start), self.loaded.device
@@ -320,11 +321,12 @@ class Engine:
         return (yield from guarded(draw, self.room.rungs(reply, 0), self.loaded.device))
 
     def _next_logits(self, reply: Reply, text: Text, token: int) -> Generator[Event, None, Tensor]:
-        if text.sequence.num_hot + 1 >= text.sequence.storing.hot_tokens + BLOCK_TOKENS:
+        begins_block = text.sequence.num_hot + 1 >= text.sequence.storing.hot_tokens + BLOCK_TOKENS
+        if begins_block:
             yield from self.room.at_block(reply)
 
         def step() -> Tensor:
-            return self.local.step(text, (token,))
+            return self.local.step(text, (token,), weighs=begins_block and self.limits.weighs)
 
         return (yield from guarded(step, self.room.rungs(reply, 0), self.loaded.device))
 

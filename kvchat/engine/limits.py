@@ -23,7 +23,7 @@ class Limits:
     """Budget and headroom in bytes, the ladder's rungs in order, how texts are stored, and what of
     them is kept on disk and on the host (0: nothing). `lower`: the pairs that old text may be
     stored in when memory is short, the most exact first. `threads`: what a CPU computes with; None
-    leaves torch as it is.
+    leaves torch as it is. `evict_by`: see `kvchat.policy`.
     """
 
     budget: int | None
@@ -36,6 +36,12 @@ class Limits:
     host_quota: int = 0
     keep_originals: bool = False
     threads: int | None = None
+    evict_by: str = "window"
+
+    @property
+    def weighs(self) -> bool:
+        """Whether it matters what attention blocks get."""
+        return "evict" in self.ladder and self.evict_by == "heavy_hitter"
 
 
 def limits_for(
@@ -63,6 +69,7 @@ def limits_for(
         _host_quota(settings, device),
         settings.keep_originals,
         settings.threads or USUAL_THREADS,
+        settings.evict_by,
     )
 
 

@@ -22,10 +22,14 @@ from kvchat.memory.footprint import BLOCK_TOKENS
 
 
 class Text:
-    """One text that the model is reading or writing: its sequence and transformers' view of it."""
+    """One text that the model is reading or writing: its sequence and transformers' view of it.
+
+    `mass`: what attention its blocks got, by place, in the steps that were asked to look.
+    """
 
     def __init__(self, sequence: Sequence, config: Any) -> None:
         self.sequence = sequence
+        self.mass: dict[int, float] = {}
         self.forward = Forward(sequence)
         self.cache, self.library = make_cache(self.forward, config)
 
@@ -120,15 +124,18 @@ class LocalModel:
     def _config(self) -> Any:
         return self.model.config
 
-    def step(self, text: Text, token_ids: Ids[int]) -> Tensor:
+    def step(self, text: Text, token_ids: Ids[int], *, weighs: bool = False) -> Tensor:
         """Feeds the ids and returns the logits after the last one, [vocab]. Undone whole if it
-        fails.
+        fails. `weighs`: looks at what attention each block gets, which takes a little longer.
 
         Raises what the forward raises, and PoolFull; the caller releases memory outside its except
         block.
         """
         return self._committed(
-            text, token_ids, lambda: self._forward(text, token_ids, 1)[0], self.watch
+            text,
+            token_ids,
+            lambda: self._forward(text, token_ids, 1, weighs=weighs)[0],
+            self.watch,
         )
 
     def score(self, text: Text, token_ids: Ids[int], num_last: int) -> Tensor:
@@ -148,7 +155,10 @@ class LocalModel:
             sequence.reserve(len(token_ids))
             watch.begin(len(token_ids), sequence.num_cached + len(token_ids))
             logits = forward()
+            seen = text.forward.mass
+            mass = text.mass if seen is None else seen.after(text.mass)
             sequence.commit(token_ids)
+            text.mass = mass
         except BaseException as error:
             sequence.rollback()
             if before is not None:
@@ -160,8 +170,10 @@ class LocalModel:
         watch.done(logits)
         return logits
 
-    def _forward(self, text: Text, token_ids: Ids[int], num_last: int) -> Tensor:
-        text.forward.begin()
+    def _forward(
+        self, text: Text, token_ids: Ids[int], num_last: int, *, weighs: bool = False
+    ) -> Tensor:
+        text.forward.begin(weighs=weighs)
         device = self.pool.device
         start = text.num_cached
         ids = torch.tensor([token_ids], dtype=torch.long, device=device)

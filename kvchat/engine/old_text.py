@@ -4,7 +4,7 @@ Old is what the request says (turns before the one in flight and documents, with
 pinned), in whole blocks, behind the sinks and before the newest R tokens.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from kvchat.memory.formats import BLOCK_TOKENS, FormatPair, lower_of
 from kvchat.planner.ledger import pages, stored
 from kvchat.planner.measures import BringBack, Evict, Offload, Raise, Requantize, WayBack
 from kvchat.planner.plan import Offer, Snapshot
+from kvchat.policy.heavy_hitter import lightest_first
 from kvchat.policy.window import inside
 
 Placed = tuple[int, Block]
@@ -41,8 +42,13 @@ class Relieved:
 
 
 class OldText:
-    def __init__(self, pool: Pool, sequence: Text, request: Request) -> None:
+    """`mass`: what attention blocks got, by place, where those that got least are to go first."""
+
+    def __init__(
+        self, pool: Pool, sequence: Text, request: Request, mass: Mapping[int, float] | None = None
+    ) -> None:
         self._pool, self._sequence, self._request = pool, sequence, request
+        self._mass = mass
 
     # --- what could be done -----------------------------------------------------------------------
 
@@ -78,11 +84,16 @@ class OldText:
         old, sequence = set(self._request.old), self._sequence
         spans = (one for one in self._request.spans if one.kind == "turn")
         turns = [(one.start, one.stop) for one in spans if (one.start, one.stop) in old]
-        places = set(inside(turns, sequence.storing.sink_tokens, sequence.num_cached))
+        places = inside(turns, sequence.storing.sink_tokens, sequence.num_cached)
+        if self._mass is not None:
+            places = lightest_first(places, self._mass)
+        known = dict[int, list[Block]]()
         for i, block in self._blocks():
             without_window = self._pool.geometries[block.group].window is None
-            if i in places and without_window and block.ref_count == 1:
-                yield i, block
+            if without_window and block.ref_count == 1:
+                known.setdefault(i, []).append(block)
+        for i in places:
+            yield from ((i, block) for block in known.get(i, ()))
 
     def _stored(self, block: Block, pair: FormatPair) -> FormatPair:
         return self._pool.geometries[block.group].served(lower_of(block.pair, pair))

@@ -252,7 +252,8 @@ class Room:
 
     def _old_text(self, reply: Reply) -> OldText:
         assert self.text is not None
-        return OldText(self._pool, self.text.sequence, reply.request)
+        mass = self.text.mass if self.limits.weighs else None
+        return OldText(self._pool, self.text.sequence, reply.request, mass)
 
     def bring_back(self, reply: Reply, num_tokens: int, chunk_tokens: int) -> Iterator[Took]:
         """What left the device, or lost bits, comes back if there is room for it beside the whole

@@ -12,10 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from kvchat.chat.arrange import SUMMARY
 from kvchat.chat.template import ChatMessage, Prompt, render
 from kvchat.errors import OutOfMemory
 from kvchat.planner.costs import Costs
-from kvchat.planner.measures import Measure, TruncateTurns
+from kvchat.planner.measures import Measure, Summarize, TruncateTurns
 from kvchat.planner.plan import Need, Plan, Snapshot, TurnTokens, plan_admission
 from kvchat.settings import Settings
 from kvchat.store.records import PinnedPages
@@ -36,7 +37,8 @@ class Told:
     user messages that are never left out, stored in less or moved; `pinned_pages`: the same of
     documents. `wanted`: turns that are left out only where they do not fit even without the others.
     `restore`: what is held in less than as sealed is read again. `date`: what a template that asks
-    is told, so that the prompt of a chat stays the same on any day.
+    is told, so that the prompt of a chat stays the same on any day. `summary`: what stands in the
+    place of turns that are left out, if any are.
     """
 
     system: str
@@ -47,6 +49,7 @@ class Told:
     pinned_pages: PinnedPages = field(default_factory=dict)
     wanted: Collection[str] = ()
     restore: bool = False
+    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +85,24 @@ def admit_with(
     settings: Settings,
     snapshot: Snapshot,
     costs: Costs,
+    left_out: tuple[str, ...] = (),
 ) -> Admitted:
-    """The same where `wanted` turns are kept beside the pinned ones, whatever is wanted else."""
-    turns = _turns(told.messages)
-    left_out: tuple[str, ...] = ()
+    """The same where `wanted` turns are kept beside the pinned ones, whatever is wanted else, and
+    these are left out in any case.
+    """
+    turns, ladder = _turns(told.messages), plannable(settings.ladder)
     truncations: list[TruncateTurns] = []
     for _ in range(MOST_ROUNDS):
         prompt = _rendered(told, turns, left_out, loaded)
         need = _need(prompt, told, wanted, settings)
-        plan = plan_admission(need, snapshot, costs, settings.ladder)
+        plan = plan_admission(need, snapshot, costs, ladder)
         if not plan.left_out:
             break
         left_out += plan.left_out
         truncations.extend(m for m in plan.measures if isinstance(m, TruncateTurns))
     if not plan.fits:
         free = _need(prompt, replace(told, pinned=(), pinned_pages={}), (), settings)
-        trial = plan_admission(free, snapshot, costs, settings.ladder)
+        trial = plan_admission(free, snapshot, costs, ladder)
         short = _too_long(prompt, plan, snapshot)
         raise _pins_too_large(prompt, told, short) if trial.fits else short
     measures = (*plan.measures, *_as_one(truncations))
@@ -129,16 +134,30 @@ def _rendered(
     left_out: Collection[str],
     loaded: LoadedModel,
 ) -> Prompt:
-    kept = [(i, turn) for i, turn in enumerate(turns, 1) if turn[0].name not in left_out]
+    messages: list[ChatMessage] = []
+    numbers: list[int | None] = []
+    for number, turn in enumerate(turns, 1):
+        if turn[0].name not in left_out:
+            messages += turn
+            numbers.append(number)
+        elif told.summary and None not in numbers:
+            messages.append(ChatMessage("user", told.summary, SUMMARY))
+            numbers.append(None)
     return render(
         loaded.tokenizer,
         loaded.chat_template,
         told.system,
         told.documents,
-        [message for _, turn in kept for message in turn],
-        turn_numbers=[number for number, _ in kept],
+        messages,
+        turn_numbers=numbers,
         date=told.date,
     )
+
+
+def plannable(ladder: Sequence[str]) -> tuple[str, ...]:
+    """To the planner, turns that are summarized are turns that are left out."""
+    cut = (TruncateTurns.code if rung == Summarize.code else rung for rung in ladder)
+    return tuple(dict.fromkeys(cut))
 
 
 def _need(prompt: Prompt, told: Told, wanted: Collection[str], settings: Settings) -> Need:

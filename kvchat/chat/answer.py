@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from kvchat.errors import KVChatError
 
-Status = Literal["queued", "reading", "prefill", "decode", "done", "stopped", "failed"]
+Status = Literal[
+    "queued", "reading", "summarizing", "prefill", "decode", "done", "stopped", "failed"
+]
 ENDED = ("done", "stopped", "failed")
 
 

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.admit import Told
 from kvchat.chat.answer import ENDED, LiveAnswer
@@ -20,11 +20,13 @@ from kvchat.chat.citing import citer
 from kvchat.chat.frames import Frames
 from kvchat.chat.keep import KeepInChat, KeepNothing, write_ledger
 from kvchat.chat.shelf import Shelf
+from kvchat.chat.summarizer import Summarizer
 from kvchat.chat.told import told_of_branch, told_of_messages
-from kvchat.chat.turn import Asking, Stopped, end_stopped, fail, make_answer
+from kvchat.chat.turn import Asking, Stopped, as_told, end_stopped, fail, make_answer
 from kvchat.engine.events import Priority
 from kvchat.engine.worker import Worker
 from kvchat.errors import KVChatError, RequestError
+from kvchat.planner.measures import Summarize
 from kvchat.settings import Settings, changed
 from kvchat.store.records import Attachment, Message
 from kvchat.store.store import Store
@@ -191,7 +193,7 @@ class Answers:
             except Stopped:
                 when_stopped()
                 raise
-            make_answer(live, self._worker, engine, self._asking(live), words, keeper)
+            make_answer(live, self._worker, engine, self._asking(live, keeper), words, keeper)
             self._frames.forget(live.chat)
 
         return self._run(live, make)
@@ -203,8 +205,18 @@ class Answers:
                 raise Stopped
         return self._worker.wait_ready()
 
-    def _asking(self, live: LiveAnswer) -> Asking:
-        return Asking(self._settings(), dress=lambda frame: self._frames.dressed(frame, live.chat))
+    def _asking(self, live: LiveAnswer, keeper: KeepInChat) -> Asking:
+        settings = self._settings()
+
+        def tell(taken: dict[str, Any]) -> None:
+            live.add({"type": "took", **keeper.took(taken)})
+
+        summarizer = Summarizer(self._store, live, self._worker, tell)
+        return Asking(
+            settings,
+            dress=lambda frame: self._frames.dressed(frame, live.chat),
+            admit=summarizer.admit if Summarize.code in settings.ladder else as_told,
+        )
 
     def _run(self, live: LiveAnswer, make: Callable[[], None]) -> LiveAnswer:
         def outermost() -> None:

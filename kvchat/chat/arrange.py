@@ -5,7 +5,7 @@ and a reply may come first. Nothing that a person wrote is dropped for that: tex
 no template and no tokenizer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,6 +13,8 @@ from kvchat.kvcache.spans import Span, SpanKind
 
 Role = Literal["system", "user", "assistant"]
 JOINT = "\n\n"
+SUMMARY = "summary"
+"""The name of a user message that stands in the place of turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +55,23 @@ def head(system: str, documents: Sequence[tuple[str, str]], said: Sequence[ChatM
     return Entry("system", tuple(parts))
 
 
-def turns(said: Sequence[ChatMessage], turn_numbers: Sequence[int] | None) -> list[Entry]:
+def turns(said: Sequence[ChatMessage], turn_numbers: Sequence[int | None] | None) -> list[Entry]:
     """Entries from the first question on, user and assistant by turns.
 
     Texts of one role that meet are joined; an empty reply is left out, and its question joins the
-    next; a system message further on speaks as a user. `turn_numbers`: one a user message.
+    next; a system message further on speaks as a user. `turn_numbers`: one a user message,
+    None for a summary.
     """
     num_users = sum(one.role == "user" for one in said)
+    numbers: Iterator[int | None]
     numbers = iter(range(1, num_users + 1) if turn_numbers is None else turn_numbers)
     entries: list[Entry] = []
     for one in said[_first_user(said) :]:
         if one.role == "assistant" and not one.content.strip():
             continue
         number = next(numbers) if one.role == "user" else None
-        opens = _opens("turn", one.name, number) if one.role == "user" else None
+        kind: SpanKind = "summary" if one.name == SUMMARY else "turn"
+        opens = _opens(kind, one.name, number) if one.role == "user" else None
         role: Role = "assistant" if one.role == "assistant" else "user"
         if entries and entries[-1].role == role:
             entries[-1] = replace(entries[-1], parts=(*entries[-1].parts, Part(one.content, opens)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvchat.chat.marks import entries_on
 from kvchat.planner.ledger import entry
-from kvchat.planner.measures import TruncateTurns
+from kvchat.planner.measures import LEAVES_OUT
 from kvchat.store.records import LedgerEntry
 
 ASKED, DONE = "undo", "undone"
@@ -31,12 +31,12 @@ def asked_back(rows: Iterable[LedgerEntry], branch: Collection[str]) -> Asked:
     wanted = set[str]()
     for row in entries_on(rows, branch):
         if row.code == ASKED:
-            leaves_out = row.arguments["code"] == TruncateTurns.code
+            leaves_out = row.arguments["code"] in LEAVES_OUT
             restored[row.arguments["entry"]] = not leaves_out
             wanted |= set(row.turns) if leaves_out else set()
         elif row.code == DONE:
             restored.pop(row.arguments["entry"], None)
-        elif row.code == TruncateTurns.code:
+        elif row.code in LEAVES_OUT:
             wanted -= set(row.turns)
     return Asked(tuple(restored), frozenset(wanted), any(restored.values()))
 
@@ -51,7 +51,7 @@ def came_back(
     found = []
     for number in asked_back(rows, branch).numbers:
         row = known.get(number)
-        if row is not None and (row.code != TruncateTurns.code or not set(row.turns) & gone):
+        if row is not None and (row.code not in LEAVES_OUT or not set(row.turns) & gone):
             about = {"entry": number, "code": row.code}
             found.append(entry(DONE, about, "asked", 0, None, row.turns, documents=row.documents))
     return found

@@ -48,6 +48,7 @@ class Branch:
             replace(
                 self._exchange(number, question, reply, question.hash in marked.left_out),
                 pinned=question.hash in pinned,
+                summarized=question.hash in marked.summarized,
                 evicted=question.hash in marked.evicted,
                 formats=marked.formats.get(question.hash),
             )

@@ -10,10 +10,11 @@ from kvchat.chat.admit import Admitted
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.asked_back import came_back
 from kvchat.chat.citing import Cite, pages_brought
-from kvchat.chat.marks import held_better, marks, marks_of
+from kvchat.chat.marks import Marks, held_better, marks, marks_of
 from kvchat.chat.turn import admission_entries
 from kvchat.errors import KVChatError
 from kvchat.planner.ledger import entry, pages
+from kvchat.planner.measures import LEAVES_OUT, Summarize
 from kvchat.store.records import Generation, LedgerEntry
 from kvchat.store.store import Store
 
@@ -67,18 +68,19 @@ class KeepInChat:
         """The turns left out are told when they change; they come back with a word, too."""
         rows = self._store.ledger(self._chat)
         branch = {one.hash for one in self._store.messages(self._chat)}
-        before = marks(rows, branch).left_out
+        before = marks(rows, branch)
         told = [self.took(row) for row in came_back(rows, branch, admitted.left_out)]
         for row in admission_entries(admitted):
-            if row["code"] != "truncate_turns":
+            if row["code"] not in LEAVES_OUT:
                 told.append(self.took(row))
-            elif set(row["turns"]) != before:
+            elif not _is_known(row, before):
                 documents = documents_of(self._store, self._chat, row["turns"])
                 told.append(self.took(row | {"documents": documents}))
             elif self._tells_all:
                 told.append(row)
-        if before and not admitted.left_out:
-            told.append(self.took(entry("restore_turns", {}, "fits", 0, None, tuple(before))))
+        if before.left_out and not admitted.left_out:
+            turns = tuple(before.left_out)
+            told.append(self.took(entry("restore_turns", {}, "fits", 0, None, turns)))
         self._store.start_draft(self._chat, self._user_hash, self._model)
         self._left_out = admitted.left_out
         for citation in self._cite("", self._left_out):
@@ -114,6 +116,12 @@ class KeepInChat:
 
     def took(self, taken: dict[str, Any]) -> dict[str, Any]:
         return write_ledger(self._store, self._chat, taken, self._user_hash)
+
+
+def _is_known(row: dict[str, Any], before: Marks) -> bool:
+    """Whether the turns that are left out are the same, and told in the same way."""
+    is_summary = row["code"] == Summarize.code
+    return set(row["turns"]) == before.left_out and is_summary == bool(before.summarized)
 
 
 def write_ledger(

@@ -15,12 +15,14 @@ from kvchat.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Turns by the names of their user messages. `left_out`: the model does not see them.
-    `evicted`: it does not see all of them. `on_host`: some of them was moved there. `formats`: what
-    they were stored in since they were read, where that is less than as sealed.
+    """Turns by the names of their user messages. `left_out`: the model does not see them; of those
+    that are `summarized` it sees a summary. `evicted`: it does not see all of them. `on_host`: some
+    of them was moved there. `formats`: what they were stored in since they were read, where that is
+    less than as sealed.
     """
 
     left_out: frozenset[str] = frozenset()
+    summarized: frozenset[str] = frozenset()
     evicted: frozenset[str] = frozenset()
     on_host: frozenset[str] = frozenset()
     formats: Mapping[str, str] = field(default_factory=dict)
@@ -32,14 +34,16 @@ def entries_on(rows: Iterable[LedgerEntry], branch: Collection[str]) -> Iterator
 
 
 def marks(rows: Iterable[LedgerEntry], branch: Collection[str]) -> Marks:
-    left_out, evicted, on_host = set[str](), set[str](), set[str]()
+    left_out, summarized = set[str](), set[str]()
+    evicted, on_host = set[str](), set[str]()
     formats: dict[str, str] = {}
     for row in entries_on(rows, branch):
         match row.code:
-            case "truncate_turns":
+            case "truncate_turns" | "summarize":
                 left_out = set(row.turns)
+                summarized = left_out if row.code == "summarize" else set()
             case "restore_turns":
-                left_out = set()
+                left_out = summarized = set()
             case "requantize" | "requantize_from":
                 formats |= dict.fromkeys(row.turns, str(row.arguments.get("formats", "")))
             case "offload":
@@ -52,7 +56,9 @@ def marks(rows: Iterable[LedgerEntry], branch: Collection[str]) -> Marks:
                 evicted -= set(row.turns)
                 on_host -= set(row.turns)
                 formats = {name: pair for name, pair in formats.items() if name not in row.turns}
-    return Marks(frozenset(left_out), frozenset(evicted), frozenset(on_host), formats)
+    return Marks(
+        frozenset(left_out), frozenset(summarized), frozenset(evicted), frozenset(on_host), formats
+    )
 
 
 def marks_of(store: Store, chat: str) -> Marks:

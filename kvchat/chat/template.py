@@ -46,7 +46,7 @@ def render(
     documents: Sequence[tuple[str, str]],
     messages: Sequence[ChatMessage],
     *,
-    turn_numbers: Sequence[int] | None = None,
+    turn_numbers: Sequence[int | None] | None = None,
     add_generation_prompt: bool = True,
     date: datetime.date | None = None,
 ) -> Prompt:

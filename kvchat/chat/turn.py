@@ -32,7 +32,7 @@ from kvchat.engine.events import (
 from kvchat.engine.worker import Worker
 from kvchat.errors import KVChatError
 from kvchat.planner.ledger import entry
-from kvchat.planner.measures import Evict, Offload, Requantize, TruncateTurns
+from kvchat.planner.measures import Evict, Offload, Requantize, Summarize, TruncateTurns
 from kvchat.settings import Settings
 
 if TYPE_CHECKING:
@@ -65,17 +65,27 @@ class Stopped(Exception):
     """The answer was told to end before anything was computed for it."""
 
 
+Admit = Callable[[Told, "Engine", Settings], Admitted]
+
+
+def as_told(told: Told, engine: Engine, settings: Settings) -> Admitted:
+    """What does not fit is left out without a trace in the prompt."""
+    return admit(told, engine.loaded, settings, engine.last_snapshot, engine.costs)
+
+
 @dataclass(frozen=True, slots=True)
 class Asking:
     """What an answer needs besides the words: settings of this moment, and who is first.
 
-    `dress` makes of what was measured the frame that listeners see.
+    `dress` makes of what was measured the frame that listeners see. `admit`: how a prompt is made
+    to fit.
     """
 
     settings: Settings
     stop: tuple[str, ...] = ()
     priority: Priority = Priority.PERSON
     dress: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    admit: Admit = as_told
 
 
 def make_answer(
@@ -83,7 +93,7 @@ def make_answer(
 ) -> None:
     """Makes the answer and ends it, whatever happens. Blocks; runs on a thread of its own."""
     try:
-        admitted = admit(told, engine.loaded, asking.settings, engine.last_snapshot, engine.costs)
+        admitted = asking.admit(told, engine, asking.settings)
         for taken in keeper.admitted(admitted):
             live.add({"type": "took", **taken})
         request = _request(live, asking, admitted, engine.loaded.stop)
@@ -185,7 +195,7 @@ def admission_entries(admitted: Admitted) -> list[dict[str, Any]]:
         if isinstance(measure, (Requantize, Offload, Evict)):
             continue
         about: dict[str, Any] = {}
-        if isinstance(measure, TruncateTurns):
+        if isinstance(measure, (TruncateTurns, Summarize)):
             about = {
                 "turns": measure.turns,
                 "lost_tokens": measure.tokens,

@@ -19,7 +19,7 @@ from kvchat.chat.shelf import Shelf
 from kvchat.chat.told import told_of_branch
 from kvchat.errors import OutOfMemory, RequestError
 from kvchat.planner.ledger import entry
-from kvchat.planner.measures import TruncateTurns
+from kvchat.planner.measures import LEAVES_OUT
 from kvchat.settings import Settings
 from kvchat.store.records import LedgerEntry
 from kvchat.store.store import Store
@@ -62,7 +62,7 @@ class TakingBack:
         row, there = self._found(chat, number)
         told = self._told(chat)
         try:
-            if row.code == TruncateTurns.code:
+            if row.code in LEAVES_OUT:
                 admitted = _admitted(told, set(row.turns), engine, settings)
             else:
                 only = replace(settings, ladder=_LOSES_NOTHING)
@@ -121,7 +121,7 @@ def offered(rows: Sequence[LedgerEntry], branch: Collection[str]) -> tuple[int, 
     """
     there, asked = marks(rows, branch), asked_back(rows, branch).numbers
     held = [one for one in entries_on(rows, branch) if one.undo and _is_there(one, there)]
-    cuts = [one.number for one in held if one.code == TruncateTurns.code]
+    cuts = [one.number for one in held if one.code in LEAVES_OUT]
     return tuple(
         one.number for one in held if one.number not in asked and one.number not in cuts[:-1]
     )
@@ -131,7 +131,7 @@ def _is_there(row: LedgerEntry, there: Marks) -> bool:
     """Whether what was done still holds, for one of the turns at least."""
     lossy = there.evicted | there.formats.keys()
     holds = there.on_host if row.undo == "bring_back" else lossy
-    return bool(set(row.turns) & (there.left_out if row.code == TruncateTurns.code else holds))
+    return bool(set(row.turns) & (there.left_out if row.code in LEAVES_OUT else holds))
 
 
 def _admitted(told: Told, wanted: Collection[str], engine: Engine, settings: Settings) -> Admitted:

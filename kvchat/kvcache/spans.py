@@ -9,14 +9,15 @@ from typing import Literal
 
 from kvchat.memory.formats import BLOCK_TOKENS
 
-SpanKind = Literal["system", "document", "turn"]
+SpanKind = Literal["system", "document", "turn", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """Tokens [start, stop) of a prompt. `name` is a turn's user message hash or a document's hash.
 
-    `turn` counts turns from 1 as the person sees them; None for what stands before the first turn.
+    `turn` counts turns from 1 as the person sees them; None for what stands before the first turn,
+    and for a summary, which stands in the place of turns.
     """
 
     kind: SpanKind

@@ -160,5 +160,37 @@ class TruncateTurns:
         return {"num_turns": len(self.turns), "tokens": self.tokens}
 
 
-Measure = DropIdle | ShrinkReply | ShrinkChunk | Requantize | Offload | Evict | TruncateTurns
+@dataclass(frozen=True, slots=True)
+class Summarize:
+    """Leave turns out as TruncateTurns does, with a summary by the model itself in their place, of
+    `summary_tokens`. Their text is kept.
+    """
+
+    code: ClassVar[str] = "summarize"
+    loss: ClassVar[Loss] = "lossy"
+    undo: ClassVar[Undo] = "read_again"
+    frees_bytes: int
+    turns: tuple[str, ...]
+    tokens: int
+    summary_tokens: int
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        about = {"num_turns": len(self.turns), "tokens": self.tokens}
+        return about | {"summary_tokens": self.summary_tokens}
+
+
+LEAVES_OUT = (TruncateTurns.code, Summarize.code)
+"""Ledger entries of these codes name all turns that the model does not see."""
+
+Measure = (
+    DropIdle
+    | ShrinkReply
+    | ShrinkChunk
+    | Requantize
+    | Offload
+    | Evict
+    | TruncateTurns
+    | Summarize
+)
 WayBack = BringBack | Raise

@@ -96,12 +96,14 @@ class Branches(Base):
         """Takes a user message and its replies out of every branch that contains it.
 
         What came after is chained anew to what came before, and so gets new names; generations,
-        pins and ledger rows follow. A draft of a reply to the deleted message goes with it.
+        pins and ledger rows follow. A draft of a reply to the deleted message goes with it, and so
+        do the chat's summaries, which may tell of it.
         """
         with self._database.write() as connection:
             tree.require(connection, chat, user_hash, "user")
             old = tree.descendants(connection, chat, user_hash)
             renamed, gone = _rechained(connection, chat, old)
+            connection.execute("DELETE FROM summaries WHERE chat = ?", (chat,))
             _follow(connection, chat, renamed, gone)
             tree.unreach(connection, chat)
             tree.settle(connection, chat)

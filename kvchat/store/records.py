@@ -95,6 +95,15 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Summary:
+    """Of the first so many messages that no longer fitted; `name`: the hash of their names."""
+
+    name: str
+    num_messages: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class DocumentPage:
     """One page as read: 1-based number, printed label, verdict of the reader, text."""
 

@@ -167,7 +167,18 @@ def _document_pins(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS = (_first_tables, _whole_ledger, _document_pins)
+def _summaries(connection: sqlite3.Connection) -> None:
+    connection.execute("""CREATE TABLE summaries (
+    chat TEXT NOT NULL REFERENCES chats (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,             -- hash of the names of the messages that it covers
+    num_messages INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    created_at_s REAL NOT NULL,
+    PRIMARY KEY (chat, name)
+)""")
+
+
+MIGRATIONS = (_first_tables, _whole_ledger, _document_pins, _summaries)
 
 
 def is_current(connection: sqlite3.Connection) -> bool:

@@ -29,6 +29,7 @@ from kvchat.store.records import (
 )
 from kvchat.store.replies import Replies
 from kvchat.store.saved import SavedSettings
+from kvchat.store.summaries import Summaries
 from kvchat.store.verify import Verified
 
 __all__ = [
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 
-class Store(Chats, Branches, Replies, Documents, Ledger, Pins, SavedSettings, Verified):
+class Store(Chats, Branches, Replies, Documents, Ledger, Pins, Summaries, SavedSettings, Verified):
     """Holds the data folder from its making until `close`. Thread-safe.
 
     Raises StoreError: `locked`, `folder_too_new`, `folder_unusable`, `store_damaged`, and from any

@@ -55,7 +55,8 @@ def messages(
         found.append(_said("user", _question(exchange, lang)))
         found.append(_said("assistant", _reply(exchange, is_live, lang)))
         if exchange.left_out and seen:
-            found.append(_said("assistant", _divider(_num_left_out(exchanges, number), lang)))
+            num_turns = _num_left_out(exchanges, number)
+            found.append(_said("assistant", _divider(num_turns, exchange.summarized, lang)))
     return found
 
 
@@ -116,10 +117,13 @@ def _question(exchange: Exchange, lang: Language) -> str:
 
 def _marks(exchange: Exchange, lang: Language) -> str:
     """What the model sees of the turn, where that is not all of it."""
-    codes = ("left_out",) if exchange.left_out else ("evicted",) if exchange.evicted else ()
-    said = (html.escape(say(f"ui.mark.{code}", lang)) for code in codes)
-    found = "".join(f"<span>{one}</span>" for one in said)
-    return f'<div class="kv-marks">{found}</div>' if found else ""
+    if exchange.left_out:
+        code = "ui.mark.summarized" if exchange.summarized else "ui.mark.left_out"
+    elif exchange.evicted:
+        code = "ui.mark.evicted"
+    else:
+        return ""
+    return f'<div class="kv-marks">{html.escape(say(code, lang))}</div>'
 
 
 def _fold(lang: Language) -> str:
@@ -140,9 +144,10 @@ def _reply(exchange: Exchange, is_live: bool, lang: Language) -> str:
     )
 
 
-def _divider(num_turns: int, lang: Language) -> str:
+def _divider(num_turns: int, is_summarized: bool, lang: Language) -> str:
     """With a place for what takes it back."""
-    code = "ui.left_out.one" if num_turns == 1 else "ui.left_out"
+    code = "ui.left_out.summarized" if is_summarized else "ui.left_out"
+    code = f"{code}.one" if num_turns == 1 else code
     text = html.escape(say(code, lang, turns=num_turns))
     return f'<div class="kv-divider"><span>{text} <span class="kv-undo"></span></span></div>'
 

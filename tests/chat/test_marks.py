@@ -15,7 +15,12 @@ BRANCH = ("a", "b", "c", "now")
 def rows(*said: tuple[str, str] | tuple[str, str, dict[str, Any]], on: str = "now") -> Any:
     """Entries numbered from 1: code, one letter a turn, arguments."""
     numbers = count(1)
-    undo = {"truncate_turns": "read_again", "requantize": "read_again", "offload": "bring_back"}
+    undo = {
+        "truncate_turns": "read_again",
+        "summarize": "read_again",
+        "requantize": "read_again",
+        "offload": "bring_back",
+    }
     return [
         LedgerEntry(
             next(numbers), "chat", 1.0, code, dict(*rest), tuple(turns), 0, None, "no_room",
@@ -30,6 +35,14 @@ def test_the_newest_prompt_says_what_is_left_out() -> None:
     assert marks(cut, BRANCH).left_out == {"a", "b"}
     back = rows(("truncate_turns", "ab"), ("restore_turns", "ab"))
     assert marks(back, BRANCH).left_out == set()
+
+
+def test_a_summary_stands_for_all_that_is_left_out_with_it() -> None:
+    cut = rows(("truncate_turns", "a"), ("summarize", "ab"))
+    assert marks(cut, BRANCH) == Marks(frozenset("ab"), frozenset("ab"))
+    cut = rows(("summarize", "ab"), ("truncate_turns", "ab"))
+    assert marks(cut, BRANCH) == Marks(frozenset("ab"))
+    assert marks(rows(("summarize", "ab"), ("restore_turns", "")), BRANCH) == Marks()
 
 
 def test_what_was_done_on_another_branch_says_nothing_here() -> None:

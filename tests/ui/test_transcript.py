@@ -85,6 +85,13 @@ def test_a_pinned_turn_among_those_that_are_left_out_has_a_divider_at_each_side(
     assert [note["pinned"] for note in notes("c", chat, None, "en", 24)["turns"]][2]
 
 
+def test_turns_of_which_a_summary_stands_in_the_prompt_say_so() -> None:
+    chat = [exchange(1, left_out=True, summarized=True), exchange(2)]
+    found = texts(messages(chat, None, "en", 24))
+    assert "summarized for the model" in found[0]
+    assert "sees a summary of the turn above" in found[2]
+
+
 def test_a_turn_that_lost_its_inside_says_so() -> None:
     found = texts(messages([exchange(1, evicted=True), exchange(2)], None, "en", 24))
     assert "seen by the model only in part" in found[0]

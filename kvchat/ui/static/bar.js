@@ -14,7 +14,7 @@
     const parts = [];
     for (const span of frame.spans ?? []) {
       if (span.kind === "turn" || !onDevice(span) || !span.bytes) continue;
-      const label = span.kind === "system" ? K.say("ui.bar.system") : K.name(span.document);
+      const label = span.kind === "document" ? K.name(span.document) : K.say(`ui.bar.${span.kind}`);
       parts.push({ key: `${span.kind}-${span.document ?? ""}`, bytes: span.bytes, label, span });
     }
     for (const span of K.turnsOf(frame)) {

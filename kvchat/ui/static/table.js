@@ -24,7 +24,7 @@
     const cells = (span, note) => {
       const made = note?.figures;
       const isTurn = span.turn !== undefined && span.turn !== null;
-      const name = isTurn ? String(span.turn) : span.kind === "system" ? K.say("ui.bar.system") : K.name(span.document);
+      const name = isTurn ? String(span.turn) : span.kind === "document" ? K.name(span.document) : K.say(`ui.bar.${span.kind}`);
       return [
         name,
         span.gone ? "–" : K.number(span.tokens ?? 0),

@@ -10,7 +10,7 @@
     return asked.includes(entry.number) ? "asked" : offered.includes(entry.number) ? "offered" : "";
   };
   // The newest entry that leaves turns out tells of all of them: a divider in the chat is about that.
-  const newestCut = () => entries.findLast((entry) => entry.code === "truncate_turns");
+  const newestCut = () => entries.findLast((entry) => ["truncate_turns", "summarize"].includes(entry.code));
   K.undoPlace = (number) => {
     const place = K.el("span", { class: "kv-undo" });
     place.kvEntry = number;

@@ -1,0 +1,188 @@
+"""Summaries of turns that no longer fit, written by the model itself, once, and kept with the chat.
+
+A summary is named by the messages that it covers, so it serves as long as the cut stays where it
+is. Once the cut moves on, the turns that are new to it are told together with the earlier summary.
+Where none can be made the turns are left out without one: no answer fails for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kvchat.chat.admit import Admitted, Told, admit, admit_with
+from kvchat.chat.answer import LiveAnswer
+from kvchat.chat.template import ChatMessage
+from kvchat.engine.events import Done, Event, Failed, Request, Sampling, Took
+from kvchat.engine.worker import Worker
+from kvchat.errors import OutOfMemory
+from kvchat.planner.ledger import entry
+from kvchat.planner.measures import Summarize, TruncateTurns
+from kvchat.settings import Settings
+from kvchat.store.records import Summary
+from kvchat.store.store import Store
+
+if TYPE_CHECKING:
+    from kvchat.engine.engine import Engine
+
+MOST_TOKENS, SHARE = 256, 8  # of what fits, a summary takes an eighth at most
+FRAME_TOKENS = 48  # what stands around it
+_ASKED = (
+    "Summarize the conversation below in a few short sentences, in the language in which it was"
+    " held. Keep names, numbers, decisions and open questions. Write nothing but the summary."
+)
+_WROTE = {"user": "Person", "assistant": "Reply"}
+
+
+class Summarizer:
+    """For one answer. `tell` hears what was done to make room for writing a summary, and why there
+    is none.
+    """
+
+    def __init__(
+        self, store: Store, live: LiveAnswer, worker: Worker, tell: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._store, self._live, self._worker, self._tell = store, live, worker, tell
+
+    def admit(self, told: Told, engine: Engine, settings: Settings) -> Admitted:
+        """As `admit`, with a summary in the place of turns that are left out. Blocks while one is
+        written. Raises OutOfMemory as it does.
+        """
+        about = (engine.loaded, settings, engine.last_snapshot, engine.costs)
+        allowed_bytes = engine.last_snapshot.allowed_bytes
+        most = engine.costs.largest_tokens(allowed_bytes, settings.prefill_chunk) // SHARE
+        most = min(MOST_TOKENS, most)
+        try:
+            # Room is kept for the longest one, so that the cut is the same however long it is.
+            room = admit(replace(told, summary="word " * (most + FRAME_TOKENS)), *about)
+        except OutOfMemory:
+            return admit(told, *about)
+        if not room.left_out:
+            return room
+        text = self._summary(told, room.left_out, engine, settings, most)
+        if text is None:
+            return admit(told, *about)
+        there = replace(told, summary=_framed(text))
+        admitted = admit_with(there, (), *about, room.left_out)
+        if admitted.left_out != room.left_out:  # it came out longer than it may be
+            return admit(told, *about)
+        measures = (*admitted.measures, *_summarized(room, admitted))
+        return replace(admitted, measures=measures)
+
+    def _summary(
+        self, told: Told, left_out: Collection[str], engine: Engine, settings: Settings, most: int
+    ) -> str | None:
+        """Of these turns, in `most` tokens at most; None where there is none."""
+        covered, known = (
+            _messages_of(told.messages, left_out),
+            self._store.summaries(self._live.chat),
+        )
+        name = summary_name(covered)
+        if name in known:
+            return known[name].text
+        earlier = [one for one in known.values() if one.name == _name_of(covered, one)][:1]
+        before = earlier[0] if earlier else Summary("", 0, "")
+        status, self._live.status = self._live.status, "summarizing"
+        text = self._written(before.text, covered[before.num_messages :], engine, settings, most)
+        self._live.status = status
+        if text is not None:
+            kept = Summary(name, len(covered), text)
+            self._store.keep_summary(self._live.chat, kept)
+        return text
+
+    def _written(
+        self,
+        earlier: str,
+        messages: Sequence[ChatMessage],
+        engine: Engine,
+        settings: Settings,
+        most: int,
+    ) -> str | None:
+        """As many messages at a time as fit, each time with the summary of those before; what fits
+        not even alone is passed over.
+        """
+        text: str | None = earlier
+        while messages and text is not None and not self._live.cancel.is_set():
+            num = len(messages)
+            request = self._request(text, messages, engine, settings, most)
+            while request is None and num > 1:
+                num //= 2
+                request = self._request(text, messages[:num], engine, settings, most)
+            text = self._answered(request) if request is not None else text
+            messages = messages[num:]
+        return text or None
+
+    def _request(
+        self,
+        earlier: str,
+        messages: Sequence[ChatMessage],
+        engine: Engine,
+        settings: Settings,
+        most: int,
+    ) -> Request | None:
+        """None where they do not fit together."""
+        settings = replace(settings, max_new_tokens=most, ladder=("drop_idle", "shrink_chunk"))
+        told = Told("", (), [ChatMessage("user", _question(earlier, messages), "")])
+        try:
+            found = admit(told, engine.loaded, settings, engine.last_snapshot, engine.costs)
+        except OutOfMemory:
+            return None
+        return Request(
+            prompt_ids=found.prompt.token_ids,
+            spans=(),
+            max_new_tokens=min(most, found.plan.reply_tokens),
+            prefill_chunk=found.plan.prefill_chunk,
+            sampling=Sampling(),
+            stop=engine.loaded.stop,
+            cancel=self._live.cancel,
+            chat=self._live.chat,
+        )
+
+    def _answered(self, request: Request) -> str | None:
+        last: Event | None = None
+        for last in self._worker.submit(request):
+            if isinstance(last, Took):
+                self._tell(last.entry)
+        if self._live.cancel.is_set():
+            return None
+        text = " ".join(last.text.split()) if isinstance(last, Done) else ""
+        if not text:
+            short = isinstance(last, Failed) and isinstance(last.error, OutOfMemory)
+            reason = "out_of_memory" if short else "nothing_written"
+            self._tell(entry("no_summary", {}, reason, 0, None))
+        return text or None
+
+
+def _summarized(room: Admitted, admitted: Admitted) -> list[Summarize]:
+    tokens = sum(span.num_tokens for span in admitted.prompt.spans if span.kind == "summary")
+    cuts = [one for one in room.measures if isinstance(one, TruncateTurns)]
+    return [Summarize(one.frees_bytes, one.turns, one.tokens, tokens) for one in cuts]
+
+
+def summary_name(messages: Sequence[ChatMessage]) -> str:
+    return hashlib.sha256("\n".join(one.name for one in messages).encode()).hexdigest()
+
+
+def _name_of(messages: Sequence[ChatMessage], summary: Summary) -> str:
+    """What a summary of as many of the first of them is named."""
+    return summary_name(messages[: summary.num_messages])
+
+
+def _messages_of(messages: Sequence[ChatMessage], turns: Collection[str]) -> list[ChatMessage]:
+    found, is_among = list[ChatMessage](), False
+    for message in messages:
+        is_among = message.name in turns if message.role == "user" else is_among
+        found += [message] if is_among else []
+    return found
+
+
+def _question(earlier: str, messages: Sequence[ChatMessage]) -> str:
+    told = [f"What was said before, in short: {earlier}"] if earlier else []
+    told += [f"{_WROTE[one.role]}: {one.content}" for one in messages if one.content.strip()]
+    return "\n\n".join([_ASKED, *told])
+
+
+def _framed(text: str) -> str:
+    return f"[Summary of earlier messages that no longer fit]\n{text}\n[End of the summary]"

@@ -14,6 +14,7 @@ from kvchat.arch.spec import LayerSpec, ModelSpec
 from kvchat.attention import cpu, flash, reference
 from kvchat.attention.backend import Attend, LayerKV, Scoring
 from kvchat.attention.triton_paged.table import SERVED, why_not
+from kvchat.kvcache.blocks import Geometry
 from kvchat.memory.formats import FormatPair
 
 
@@ -29,6 +30,20 @@ def choose(query: Tensor, kv: LayerKV, scoring: Scoring) -> Attend:
     if not scoring.is_plain or query.shape[-1] != kv.value_dim:
         return reference.attend
     return flash.attend_cpu if on_cpu else flash.attend_sdpa
+
+
+def reads_in_place(
+    geometries: Iterable[Geometry], device: torch.device, pairs: Iterable[FormatPair]
+) -> bool:
+    """Whether a card's kernels run all layers that lie in blocks, in any of these formats: then
+    nothing is gathered for them.
+    """
+    names = {fmt.name for pair in pairs for fmt in (pair.key, pair.value)}
+    return (
+        device.type == "cuda"
+        and names <= SERVED
+        and all(why_not(g.key_dim, g.value_dim, g.dtype, device) is None for g in geometries)
+    )
 
 
 def describe(

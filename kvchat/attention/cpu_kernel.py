@@ -41,8 +41,8 @@ from kvchat.attention.cpu_lanes import (
 )
 from kvchat.memory.footprint import BLOCK_TOKENS
 
-# numba keeps compiled kernels by this file's date and the processor; what the loops are made of
-# belongs to the key.
+# numba keeps compiled kernels by this file's date and the processor's features; what the loops are
+# made of belongs to the key.
 _STAMP = crc32(Path(cpu_lanes.__file__).read_bytes())
 # A full disk, a file that was cut off, no folder to write to: it is compiled for this process then.
 _NO_DISK = (OSError, RuntimeError, EOFError, UnpicklingError)

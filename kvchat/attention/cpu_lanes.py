@@ -21,14 +21,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import binding, ir
-from numba import types
+from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kvchat.memory.footprint import BLOCK_TOKENS
 
-# Floats of a register: of AVX-512, of AVX2, and two registers of NEON.
-LANES = 16 if binding.get_host_cpu_features().get("avx512f") else 8
+
+def _lanes(features: str | None) -> int:
+    """Floats of a register of the processor that numba compiles for: of AVX-512, or of AVX2, or of
+    two of NEON.
+    """
+    features = binding.get_host_cpu_features().flatten() if features is None else features
+    return 16 if "+avx512f" in features.split(",") else 8
+
+
+LANES = _lanes(config.CPU_FEATURES)
 MOST_SUMS = 24 if LANES == 16 else 12  # of 32 or 16 registers; the rest is for codes and weights
 LINE_BYTES = 64  # of the caches
 PLANES = {"int8": (8,), "int6": (4, 2), "int5": (4, 1), "int4": (4,), "int2": (2,)}

@@ -7,7 +7,10 @@ ones are pairwise: every two choices occur together.
 """
 
 import itertools
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +29,7 @@ from kvchat.kvcache.quantize import dequantize_keys, dequantize_values
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
 from tests.attention.blocks import Built, Case, Placed, build
 
+llvm = pytest.importorskip("llvmlite.binding", reason="numba is not installed")
 numba = pytest.importorskip("numba", reason="numba is not installed")
 cpu_kernel = pytest.importorskip("kvchat.attention.cpu_kernel")
 
@@ -442,3 +446,24 @@ def test_without_a_place_on_disk_it_is_compiled_for_now(
     else:
         monkeypatch.setattr(caching.IndexDataCacheFile, "_save_data", full)
     assert compiled_anew(ONE).cache_hits == 0
+
+
+@pytest.mark.slow
+def test_a_processor_with_shorter_registers_gets_the_same(tmp_path: Path) -> None:
+    """As numba compiles for one without AVX-512, and, on ARM, as it does anyway."""
+    features = llvm.get_host_cpu_features().flatten().split(",")
+    without = ",".join(one for one in features if "avx512" not in one and "evex" not in one)
+    environment = {"NUMBA_CPU_FEATURES": without, "NUMBA_CACHE_DIR": str(tmp_path)}
+    chosen = "lengths_around or window_hides or size or not_finite or several_formats or int5"
+    plain = ("-q", "-n0", "-p", "no:cacheprovider", "-m", "not slow")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *plain, "-k", chosen, __file__],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:]
+    code = "from kvchat.attention.cpu_lanes import LANES; print(LANES)"
+    told = subprocess.check_output([sys.executable, "-c", code], env=os.environ | environment)
+    assert int(told) == 8

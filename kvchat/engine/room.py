@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kvchat.attention.choose import reads_in_place
 from kvchat.device.copying import host_to_device_per_s
 from kvchat.device.guarded import GuardedProbe
 from kvchat.device.headroom import may_spill
@@ -100,7 +101,12 @@ class Room:
         self._pool.storing = limits.storing
         self._pool.host_limit_bytes = limits.host_quota
         self._pool.keep_originals = limits.keep_originals
-        self.costs = replace(self.costs, storing=limits.storing, lower=limits.lower)
+        pool, stored = self._pool, (limits.storing.seal, *limits.lower)
+        in_place = reads_in_place(pool.geometries, pool.device, stored)
+        device_type = "triton" if in_place else pool.device.type
+        self.costs = replace(
+            self.costs, storing=limits.storing, lower=limits.lower, device_type=device_type
+        )
 
     # --- what is measured -------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ With C tokens in the chunk, N in the text, H hidden, I intermediate, V vocabular
         cosines and sines                               2 C key_dim b, for each kind of layer
         ids, positions                                  16 C
         one layer's gathered prefix for each group      (T - C) K b
+          none with the Triton kernels, but parts of
+            a decode step's output, which stay          parts (4 O + 4 heads) + 4 Q
           on a CPU, where torch's flash kernel serves,
             no more of it than a tile                   min(1024, T - C) K b
           a piece of it as it is dequantised            min(256, T - C) K (b + 5)
@@ -27,6 +29,12 @@ value_dim) and T tokens attended to (N, or window - 1 + C):
         decoding on a CPU: outputs in b and fp32, a
           share's running softmax, queries and scores   3 O b + 4 (Q + O) + 4 shares (2 Q + 2 O +
                                                         66 heads + 64 kv_heads)
+        the Triton kernels, decoding                    (Q + O) b
+          a chunk: queries as they are and turned       C Q (b + 2), or as they are turned
+                                                        C Q (b + 10)
+          partial outputs of plain and of quantized
+            values, the latter turned back, their sum
+            as it grows                                 C (20 O + 24 heads)
         else: two partial outputs and their merge       C (3 O b + 20 heads)
           prefix and chunk in one piece, if joined      T K b
           a sliding layer's mask                        C T (3 + b)
@@ -39,13 +47,16 @@ value_dim) and T tokens attended to (N, or window - 1 + C):
     a recurrent layer: its tiles of 64 in fp32          ceil(C / 64) 64 work_values 4 + 2 states
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvchat.arch.spec import LayerSpec, ModelSpec
 
 _BLOCK_TOKENS = 64
 _FP32_BYTES = 4
 _TILE_TOKENS, _PIECE_TOKENS = 16 * _BLOCK_TOKENS, 4 * _BLOCK_TOKENS
+# Programs that share a text's blocks when a card decodes, for each of the pairs of formats that it
+# may be stored in (two, and some blocks as computed), and those of the hot window.
+_MOST_SPLITS, _MOST_PAIRS, _HOT_SPLITS = 64, 3, 8
 # Threads that a long text may be shared among; more of them cost some KiB each.
 _LONG_TOKENS, _MOST_SHARES = 1024, 8
 # A token of the vocabulary when all of it is sorted, on the CPU: score, weight, place, then the
@@ -62,12 +73,21 @@ def activation_bytes(
 ) -> int:
     """Upper estimate for reading a chunk at the end of a text and drawing a token after it.
 
-    `device_type` as torch names it: a CPU reads blocks where they lie and samples in its own
-    memory; any other device joins a layer's keys and values in one piece first.
+    `device_type` as torch names it, or `triton` for a card whose kernels read blocks where they
+    lie. So does a CPU, which samples in its own memory, too; any other device joins a layer's keys
+    and values in one piece first. For `cuda` it is not known which, and the greater counts.
     """
     chunk = min(chunk_tokens, context_tokens)
     reading = _Reading(spec, chunk, context_tokens, dtype_bytes, device_type)
-    hidden, b = spec.hidden_size, dtype_bytes
+    found = _forward_bytes(reading)
+    if device_type == "cuda":
+        found = max(found, _forward_bytes(replace(reading, device_type="triton")))
+    return found
+
+
+def _forward_bytes(reading: "_Reading") -> int:
+    spec, chunk, b = reading.spec, reading.chunk, reading.b
+    hidden = spec.hidden_size
     kinds = {layer.kind for layer in spec.layers}
     widest = max((layer.key_dim for layer in spec.layers), default=0)
     whole = chunk * (3 * hidden * b + 16 + 2 * widest * b * len(kinds)) + _gathered(reading)
@@ -75,7 +95,7 @@ def activation_bytes(
         chunk * hidden * (2 * _FP32_BYTES + b),
         max((_mixer(reading, layer) for layer in set(spec.layers)), default=0),
         chunk * (hidden + 3 * spec.intermediate_size) * b,
-        sampling_bytes(spec, b, device_type),
+        sampling_bytes(spec, b, reading.device_type),
     )
 
 
@@ -100,6 +120,11 @@ class _Reading:
         """Decoding on a CPU reads the blocks where they lie; all else gathers a layer first."""
         return self.chunk == 1 and self.device_type == "cpu"
 
+    @property
+    def in_place(self) -> bool:
+        """The Triton kernels gather nothing."""
+        return self.device_type == "triton"
+
     def held(self, layer: LayerSpec) -> int:
         """Tokens that the chunk attends to, itself included."""
         if layer.window is None:
@@ -123,6 +148,8 @@ def _gathered(reading: _Reading) -> int:
         return 0
     firsts = [reading.spec.layers[group[0]] for group in reading.spec.groups()]
     paged = [layer for layer in firsts if layer.kind in ("full", "sliding")]
+    if reading.in_place:
+        return sum(_parts(reading, layer) for layer in paged)
     held = sum(reading.gathered(one) * one.values_per_token * reading.b for one in paged)
     pieces = (
         min(_PIECE_TOKENS, reading.held(one) - reading.chunk) * one.values_per_token
@@ -153,6 +180,8 @@ def _attention(reading: _Reading, layer: LayerSpec, own: int) -> int:
         floats = heads * (2 + 2 * (layer.key_dim + layer.value_dim) + _BLOCK_TOKENS)
         own_floats = shares * (floats + layer.num_kv_heads * _BLOCK_TOKENS)
         return outputs + (own_floats + heads * (layer.key_dim + layer.value_dim)) * _FP32_BYTES
+    if reading.in_place and layer.kind != "latent":
+        return _by_triton(reading, layer)
     found = chunk * (outputs + 20 * heads)
     slides = layer.window is not None
     if slides or spec.dense_scores or reading.device_type != "cpu":
@@ -167,3 +196,21 @@ def _attention(reading: _Reading, layer: LayerSpec, own: int) -> int:
         wide = heads * (layer.key_dim + layer.value_dim) + layer.num_kv_heads * layer.value_dim
         found += held * wide * _FP32_BYTES + chunk * held * (3 * heads * _FP32_BYTES + 3)
     return found
+
+
+def _parts(reading: _Reading, layer: LayerSpec) -> int:
+    """Buffers of a decode step, which stay from one to the next."""
+    heads, blocks = reading.spec.num_query_heads, -(-reading.context // _BLOCK_TOKENS)
+    parts = _MOST_PAIRS * min(_MOST_SPLITS, blocks) + _HOT_SPLITS
+    return heads * (parts * (layer.value_dim + 1) + layer.key_dim) * _FP32_BYTES
+
+
+def _by_triton(reading: _Reading, layer: LayerSpec) -> int:
+    spec, chunk, b = reading.spec, reading.chunk, reading.b
+    heads = spec.num_query_heads
+    queries, outputs = heads * layer.key_dim, heads * layer.value_dim
+    if chunk == 1:
+        return (queries + outputs) * b
+    turning = chunk * queries * (b + 10)
+    partial = chunk * (queries * (b + 2) + 5 * outputs * _FP32_BYTES + 24 * heads)
+    return max(turning, partial)

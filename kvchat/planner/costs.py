@@ -47,7 +47,7 @@ NEWEST_TOKENS = 512  # of a turn in flight, which is no old text: a question and
 @dataclass(frozen=True, slots=True)
 class Costs:
     """`lower`: the pairs that old text may be stored in when memory is short, the most exact
-    first.
+    first. `device_type`: see `activation_bytes`.
     """
 
     spec: ModelSpec

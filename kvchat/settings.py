@@ -90,6 +90,8 @@ def _listed(name: str, entry: Entry, value: object, wrong: SettingsError) -> tup
         value = [part.strip() for part in value.split(",") if part.strip()]
     if not isinstance(value, (list, tuple)):
         raise wrong
+    if not value:
+        raise SettingsError("setting_none", name=name, choices=", ".join(entry.choices))
     unknown = [part for part in value if part not in entry.choices]
     if unknown or len(set(value)) != len(value):
         raise SettingsError(

@@ -80,3 +80,9 @@ def test_every_setting_says_what_it_is_in_both_languages() -> None:
         assert set(entry.label) == set(entry.help) == set(LANGUAGES), name
         assert all(entry.label.values()), name
         assert all(entry.help.values()), name
+
+
+@pytest.mark.parametrize("value", [[], "", " , "])
+def test_a_list_with_nothing_in_it_is_refused(value: object) -> None:
+    with pytest.raises(SettingsError, match="'ladder' has nothing in it"):
+        changed(resolve(), {"ladder": value})

@@ -3,6 +3,7 @@ storages, and with a card's counters that are a script.
 """
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -100,8 +101,16 @@ def read_and_write(local: LocalModel, chunk: int, num_tokens: int, num_new: int)
     local.pool.drop_idle(2**60)
 
 
-@pytest.mark.parametrize("stored", ["fp", "int8", "int6/int4"])
-@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3", "recurrent"])
+USUAL = {("llama", "fp"), ("llama", "int6/int4"), ("gemma3", "int8"), ("recurrent", "fp")}
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        pytest.param(*one, marks=() if one in USUAL else pytest.mark.slow)
+        for one in product(("llama", "gemma3", "qwen3", "recurrent"), ("fp", "int8", "int6/int4"))
+    ],
+)
 def test_every_step_is_foretold_and_within_ten_percent_once_measured(
     name: str, stored: str
 ) -> None:

@@ -68,6 +68,7 @@ class Watched:
         return [one.turn for one in self.talks.history(self.chat) if one.left_out]
 
 
+@pytest.mark.slow
 def test_sixty_turns_keep_the_system_text_and_forget_the_oldest_in_plain_sight(
     talks: Conversations,
 ) -> None:

@@ -79,7 +79,9 @@ def test_without_room_the_numbers_are_told_and_nothing_changes(start: Start) -> 
     assert not any(one.left_out for one in conversations.history(chat))
 
 
-@pytest.mark.parametrize("keep_originals", [False, True])
+@pytest.mark.parametrize(
+    "keep_originals", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["read", "kept"]
+)
 def test_what_was_compressed_is_held_as_computed_again(
     start: Start, *, keep_originals: bool
 ) -> None:

@@ -64,6 +64,7 @@ def test_what_was_done_is_said_with_its_reason(looking: Looking) -> None:
     expect(link).to_have_attribute("href", f"/api/ledger?chat={chat}")
     page.reload()
     expect(page.locator(".kv-last-what")).to_contain_text("Reads 256 tokens")
+    page.wait_for_function("kvchat.notes.chat === kvchat.chat")  # what comes next is asked of it
 
 
 def test_turns_that_the_model_does_not_see_are_marked(looking: Looking) -> None:
@@ -96,7 +97,7 @@ def test_what_was_left_out_is_taken_back_after_its_cost_is_said(looking: Looking
     (number,) = looking.talks.frame(chat)["undo"]["asked"]
     assert number == looking.talks.ledger_since(chat, 0)[-1]["number"]
     page.reload()
-    expect(again).to_have_text("comes back with the next question")
+    expect(again).to_have_text("comes back with the next question")  # drawn: it is connected
 
 
 def test_what_cannot_be_taken_back_says_why(looking: Looking) -> None:

@@ -10,7 +10,7 @@ from kvchat.device.headroom import headroom_of
 from kvchat.kvcache.blocks import FP
 from kvchat.kvcache.pool import AS_COMPUTED, Storing
 from kvchat.memory.formats import FormatPair
-from kvchat.memory.verdicts import Verdict, allowed_pairs
+from kvchat.memory.verdicts import Verdict, allowed_pairs, failure_of
 from kvchat.settings import Settings
 from kvchat.units import GIB
 
@@ -48,14 +48,18 @@ def limits_for(
     settings: Settings, device: torch.device, known: Mapping[str, Verdict] = MappingProxyType({})
 ) -> Limits:
     """What the person allows, with the default headroom of the device where none is set; `known`:
-    what the model was measured with, by pair of formats.
+    what the model was measured with, by pair of formats. In a pair that failed nothing is stored,
+    unless that is allowed: as computed instead.
     """
     headroom = settings.headroom
     if headroom is None:
         headroom = headroom_of(device).num_bytes
+    unproven, wanted = settings.allow_unproven, FormatPair.parse(settings.floor_format)
+    against = {} if unproven else known
+    lower = allowed_pairs(known, wanted, unproven=unproven)
     storing = Storing(
-        FormatPair.parse(settings.seal_format),
-        FormatPair.parse(settings.floor_format),
+        _unless_failed(settings.seal_format, against),
+        wanted if failure_of(wanted, against) is None else (FP, *lower)[-1],
         settings.sink_tokens,
     )
     return Limits(
@@ -64,13 +68,17 @@ def limits_for(
         settings.ladder,
         storing,
         settings.disk_quota,
-        FormatPair.parse(settings.disk_format),
-        allowed_pairs({} if settings.allow_unproven else known, storing.floor),
+        _unless_failed(settings.disk_format, against),
+        lower,
         _host_quota(settings, device),
         settings.keep_originals,
         settings.threads or USUAL_THREADS,
-        settings.evict_by,
     )
+
+
+def _unless_failed(text: str, known: Mapping[str, Verdict]) -> FormatPair:
+    pair = FormatPair.parse(text)
+    return pair if failure_of(pair, known) is None else FP
 
 
 def _host_quota(settings: Settings, device: torch.device) -> int:

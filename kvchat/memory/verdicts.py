@@ -52,10 +52,31 @@ def failure_of(pair: FormatPair, verdicts: Mapping[str, Verdict]) -> Verdict | N
     return next((one for one in failed if FormatPair.parse(one.pair).at_least(pair)), None)
 
 
-def allowed_pairs(verdicts: Mapping[str, Verdict], floor: FormatPair) -> tuple[FormatPair, ...]:
-    """The pairs that a text may be stored in when memory is short, the most exact first: not below
-    the floor, and none that this model did not pass. What was not measured is allowed.
+def judgement_of(pair: FormatPair, verdicts: Mapping[str, Verdict]) -> Verdict | None:
+    """What decides whether a pair may be used: what speaks against it, its own verdict, or that of
+    a pair no more exact which passed. None where nothing is known of it.
     """
-    return tuple(
-        pair for pair in STEPS if pair.at_least(floor) and failure_of(pair, verdicts) is None
-    )
+    decided = failure_of(pair, verdicts) or verdicts.get(str(pair))
+    if decided is not None:
+        return decided
+    passed = (one for one in verdicts.values() if one.passed)
+    less = (one for one in passed if pair.at_least(FormatPair.parse(one.pair)))
+    return min(less, key=lambda one: one.kl, default=None)
+
+
+def unjudged_steps(verdicts: Mapping[str, Verdict]) -> tuple[FormatPair, ...]:
+    """The pairs that a planner would step down to, but nothing is known of."""
+    return tuple(pair for pair in STEPS if judgement_of(pair, verdicts) is None)
+
+
+def allowed_pairs(
+    verdicts: Mapping[str, Verdict], floor: FormatPair, *, unproven: bool = False
+) -> tuple[FormatPair, ...]:
+    """The pairs that a text may be stored in when memory is short, the most exact first: not below
+    the floor, and only what this model passed. `unproven`: those too that it did not.
+    """
+    above = tuple(pair for pair in STEPS if pair.at_least(floor))
+    if unproven:
+        return above
+    judged = ((pair, judgement_of(pair, verdicts)) for pair in above)
+    return tuple(pair for pair, found in judged if found is not None and found.passed)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from kvchat.chat.conversations import Conversations
+from kvchat.models.verdicts import keep_verdicts
 from kvchat.settings import resolve
-from tests.tiny import tiny_folder
+from tests.tiny import passed_verdicts, tiny_folder
 
 Start = Callable[..., Conversations]
 
@@ -19,7 +20,10 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start(tiny_path: Path, data_dir: Path) -> Iterator[Start]:
-    """Starts the conversations; again after a `close`, on the same data folder."""
+    """Starts the conversations; again after a `close`, on the same data folder. The model was
+    measured, and passed in the formats that a planner steps down to.
+    """
+    keep_verdicts(data_dir, "tiny", passed_verdicts())
     opened: list[Conversations] = []
 
     def begin(**flags: object) -> Conversations:

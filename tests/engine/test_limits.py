@@ -1,0 +1,54 @@
+"""What the settings allow, given what the model was measured with."""
+
+import pytest
+import torch
+
+from kvchat.engine.limits import Limits, limits_for
+from kvchat.memory.verdicts import STEPS, Verdict
+from kvchat.settings import resolve
+
+CPU = torch.device("cpu")
+SETTINGS = {"seal_format": "int8", "floor_format": "int4", "disk_format": "int8"}
+
+
+def verdict(pair: str, *, passed: bool) -> tuple[str, Verdict]:
+    kl, same = (0.001, 99.0) if passed else (0.4, 50.0)
+    return pair, Verdict(pair, kl, same, 0.0, 512, "t", 0.0)
+
+
+def limits(known: dict[str, Verdict], **changes: object) -> Limits:
+    return limits_for(resolve(flags=SETTINGS | changes), CPU, known)
+
+
+def stored(found: Limits) -> tuple[str, str, str]:
+    return str(found.storing.seal), str(found.storing.floor), str(found.disk_format)
+
+
+def test_the_planner_steps_down_to_nothing_that_was_not_measured() -> None:
+    assert limits({}).lower == ()
+    assert limits({}, allow_unproven=True).lower == STEPS
+    passed = dict(verdict(str(pair), passed=True) for pair in STEPS)
+    assert limits(passed).lower == STEPS
+    assert limits(passed, floor_format="int8").lower == STEPS[:1]
+
+
+@pytest.mark.parametrize(
+    ("passed", "failed", "expected"),
+    [
+        ([], [], ("int8/int8", "int4/int4", "int8/int8")),
+        ([], ["int8/int8"], ("fp/fp", "fp/fp", "fp/fp")),
+        (["int8/int8"], ["int4/int4"], ("int8/int8", "int8/int8", "int8/int8")),
+        (["int8/int8", "int6/int4"], ["int4/int4"], ("int8/int8", "int6/int4", "int8/int8")),
+        (["int4/int4"], [], ("int8/int8", "int4/int4", "int8/int8")),
+    ],
+)
+def test_what_failed_is_neither_written_nor_read_back(
+    passed: list[str], failed: list[str], expected: tuple[str, str, str]
+) -> None:
+    """C08: whoever chose it before it was measured gets his text as computed, not rubbish."""
+    known = dict([verdict(one, passed=True) for one in passed])
+    known |= dict([verdict(one, passed=False) for one in failed])
+    assert stored(limits(known)) == expected
+    insisting = limits(known, allow_unproven=True)
+    assert stored(insisting) == ("int8/int8", "int4/int4", "int8/int8")
+    assert insisting.lower == STEPS

@@ -6,13 +6,13 @@ driver may count as free what it would have to move to the computer's memory: th
 both counts.
 """
 
-import platform
 import time
 from functools import cache
 from typing import Any, Protocol
 
 import torch
 
+from kvchat.device.drivers import driver_system
 from kvchat.device.host import HostProbe
 from kvchat.device.memory import DeviceMemory
 from kvchat.device.nvml import Nvml
@@ -36,11 +36,11 @@ class AcceleratorProbe:
         device: torch.device,
         backend: Backend,
         nvml: Nvml | None,
-        system: str = platform.system(),
+        system: str | None = None,
     ) -> None:
         self._device = device
         self._backend = backend
-        self._system = system
+        self._system = system or driver_system()
         properties = backend.get_device_properties(device)
         self._total = int(getattr(properties, "total_memory", 0) or 0)
         names = nvml_names(properties)

@@ -4,6 +4,7 @@ Tells apart a machine without a card from one whose torch cannot use it. Asks no
 """
 
 import os
+import platform
 import sys
 from collections.abc import Callable
 
@@ -26,3 +27,10 @@ def installed_drivers(
     found = {kind for kind, paths in _TRACES.items() if any(exists(path) for path in paths)}
     # ROCm's programs without a card's kernel driver serve nobody.
     return frozenset(found if exists("/dev/kfd") else found - {"rocm"})
+
+
+def driver_system(system: str = platform.system(), release: str = platform.release()) -> str:
+    """Whose driver runs the cards, as platform.system() names it: Windows' own serves the Linux
+    that runs inside it (WSL) too.
+    """
+    return "Windows" if "microsoft" in release.lower() else system

@@ -38,6 +38,7 @@ class GuardedProbe:
         self._probe, self._time_limit_s, self._clock = probe, time_limit_s, clock
         self._lock = threading.Lock()
         self._asking: threading.Thread | None = None
+        self._said: list[tuple[DeviceMemory, float]] = []
         self._good: DeviceMemory | None = None
         self._good_s = 0.0
         self.problem: str | None = None
@@ -47,7 +48,6 @@ class GuardedProbe:
         with self._lock:
             found = self._asked()
             if found is not None:
-                self._good, self._good_s = found, self._clock()
                 return found
             if self._good is None:
                 raise ModelError("device_unreadable", why=self.problem or "")
@@ -59,22 +59,31 @@ class GuardedProbe:
         """A reading taken now; None where there is none to be believed."""
         if self._asking is not None and self._asking.is_alive():
             return None  # it hangs still, and one thread is enough to wait for it
-        said: list[DeviceMemory] = []
-        self._begin(said)
-        found = believable(said[0]) if said else None
+        self._taken()  # what came too late for whoever asked is newer than what stands
+        self._begin()
+        said = bool(self._said)
+        found = self._taken()
         problem = None if found else "impossible" if said else self._why_nothing()
         if problem is not None and problem != self.problem:
             logger.warning("the device's memory cannot be read")
         self.problem = problem
         return found
 
-    def _begin(self, said: list[DeviceMemory]) -> None:
+    def _taken(self) -> DeviceMemory | None:
+        """What the probe said, if that can be: it stands from now on."""
+        said, self._said = self._said, []
+        found = believable(said[0][0]) if said else None
+        if found is not None:
+            self._good, self._good_s = found, said[0][1]
+        return found
+
+    def _begin(self) -> None:
         """Asks, and waits as long as it may take."""
-        asking = threading.Thread(target=self._ask, args=(said,), name="probe", daemon=True)
+        asking = threading.Thread(target=self._ask, name="probe", daemon=True)
         try:
             asking.start()
         except RuntimeError:  # no memory for a thread: a probe that hangs is rarer than that
-            self._ask(said)
+            self._ask()
             return
         self._asking = asking
         asking.join(FIRST_TIME_LIMIT_S if self._good is None else self._time_limit_s)
@@ -82,11 +91,12 @@ class GuardedProbe:
     def _why_nothing(self) -> str:
         return "hangs" if self._asking is not None and self._asking.is_alive() else "fails"
 
-    def _ask(self, said: list[DeviceMemory]) -> None:
+    def _ask(self) -> None:
         try:
-            said.append(self._probe.read())
+            found = self._probe.read()
         except Exception:  # noqa: BLE001 - drivers and their libraries raise anything
             return
+        self._said.append((found, self._clock()))
 
 
 def believable(found: DeviceMemory) -> DeviceMemory | None:

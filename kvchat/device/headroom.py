@@ -22,13 +22,13 @@ Ours, by device:
 and never more than a quarter of the total, so that a small container or card stays usable.
 """
 
-import platform
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
 import torch
 
+from kvchat.device.drivers import driver_system
 from kvchat.device.guarded import GuardedProbe
 from kvchat.device.memory import DeviceMemory, probe_for
 from kvchat.units import GIB, MIB
@@ -45,7 +45,7 @@ class Headroom:
 
 
 def usual_headroom(device_type: str, total: int, system: str, shared: bool = False) -> Headroom:
-    """`device_type` as torch names it, `system` as platform.system() says it; `shared`: the device
+    """`device_type` as torch names it, `system` as `driver_system` says it; `shared`: the device
     has no memory of its own.
     """
     reason = _reason(device_type, system, shared)
@@ -81,4 +81,4 @@ def headroom_of(device: torch.device) -> Headroom:
 
 def headroom_here(now: DeviceMemory) -> Headroom:
     """The usual one of the device that was read, on this system."""
-    return usual_headroom(now.device.partition(":")[0], now.total, platform.system(), now.shared)
+    return usual_headroom(now.device.partition(":")[0], now.total, driver_system(), now.shared)

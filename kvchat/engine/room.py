@@ -7,7 +7,6 @@ runs the engine; only `last_snapshot` may be read by any.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import torch
 
 from kvchat.attention.choose import reads_in_place
 from kvchat.device.copying import host_to_device_per_s
+from kvchat.device.drivers import driver_system
 from kvchat.device.guarded import GuardedProbe
 from kvchat.device.headroom import may_spill
 from kvchat.device.memory import DeviceMemory, Probe
@@ -73,7 +73,7 @@ class Room:
         self.probe = probe if isinstance(probe, GuardedProbe) else GuardedProbe(probe)
         self._own_bytes_read = 0
         self._fixed_bytes = 0
-        self._may_spill = may_spill(loaded.device.type, platform.system())
+        self._may_spill = may_spill(loaded.device.type, driver_system())
         self._pace = Pace()
         self._calm = 0
         self._pool, self._local = pool, local

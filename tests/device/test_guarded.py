@@ -87,6 +87,24 @@ def test_a_probe_that_freezes_keeps_one_thread_and_nobody_waiting(liar: Liar) ->
     assert probe.problem is None
 
 
+def test_what_is_said_too_late_is_newer_than_what_stands(liar: Liar) -> None:
+    """A driver that takes longer than anybody waits for it, each time."""
+    clock = Clock()
+    probe = GuardedProbe(liar, time_limit_s=0.02, clock=clock)
+    probe.read()
+    for seconds in range(1, 4):
+        liar.freeze()
+        clock.now_s = float(seconds)
+        assert probe.read().free == TRUE.free - (seconds - 1)
+        liar.true = replace(TRUE, free=TRUE.free - seconds)
+        liar.thaw()
+        probe._asking.join(5)  # type: ignore[union-attr]
+    liar.freeze()
+    clock.now_s = 10.0
+    found = probe.read()
+    assert (found.free, found.age_s) == (TRUE.free - 3, 7.0)
+
+
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
 def test_one_that_never_told_the_truth_is_one_sentence(liar: Liar, lie: Lie) -> None:
     liar.lie = lie

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvchat.device.drivers import driver_system
 from kvchat.device.headroom import Headroom, headroom_here, usual_headroom
 from kvchat.device.memory import DeviceMemory
 from kvchat.units import GIB, MIB
@@ -33,6 +34,19 @@ def test_by_device_and_system(
 def test_of_a_reading() -> None:
     now = DeviceMemory("mps", 12 * GIB, GIB, 0, 0, 0, 0.0, shared=True)
     assert headroom_here(now) == Headroom(1536 * MIB, "shared")
+
+
+@pytest.mark.parametrize(
+    ("system", "release", "expected"),
+    [
+        ("Linux", "6.8.0-generic", "Linux"),
+        ("Linux", "5.15.167.4-microsoft-standard-WSL2", "Windows"),
+        ("Windows", "11", "Windows"),
+        ("Darwin", "24.1.0", "Darwin"),
+    ],
+)
+def test_whose_driver_it_is(system: str, release: str, expected: str) -> None:
+    assert driver_system(system, release) == expected
 
 
 @pytest.mark.parametrize("reason", ["card", "card_on_windows", "shared", "cpu"])

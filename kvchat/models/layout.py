@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from kvchat.device.oom import is_out_of_memory
 from kvchat.units import MIB
 
 # Less than this lies in the processor's caches, where order matters little.
@@ -38,21 +39,29 @@ def lay_out(model: nn.Module, spare_bytes: int, quicker: Quicker = columns_are_q
     """Turns the model's matrices where that is quicker; returns how many. Values and shapes stay.
 
     `spare_bytes`: what may be taken meanwhile, for a copy of one matrix at a time; one that is
-    larger stays as it is.
+    larger stays as it is, and all that are left where memory itself does not suffice.
     """
     found = [one for one in _matrices(model) if one.nbytes <= spare_bytes]
     sample = _sample(found)
-    if 2 * sum(one.nbytes for one in sample) > spare_bytes or not sample or not quicker(sample):
-        return 0
-    for one in found:
-        one.data = _by_columns(one)
-    return len(found)
+    num_turned = 0
+    try:
+        if 2 * sum(one.nbytes for one in sample) > spare_bytes or not sample or not quicker(sample):
+            return 0
+        for one in found:
+            one.data = _by_columns(one)
+            num_turned += 1
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    return num_turned
 
 
 def _matrices(model: nn.Module) -> list[Tensor]:
-    """The weights of the model's products, each once, also where it serves as another's."""
+    """The weights of the model's products, each once, also where it serves as another's. Not those
+    that hold something else than the floats they stand for (optimum-quanto's).
+    """
     linears = (one for one in model.modules() if isinstance(one, nn.Linear))
-    weights = {id(one.weight): one.weight for one in linears}
+    weights = {id(one.weight): one.weight for one in linears if type(one.weight) is nn.Parameter}
     return [one for one in weights.values() if one.dtype == torch.float32 and one.is_contiguous()]
 
 

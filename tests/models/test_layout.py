@@ -4,10 +4,13 @@ where there is room.
 
 import pytest
 import torch
+from optimum.quanto.nn import QModuleMixin
 from torch import nn
 
 from kvchat.models import layout
 from kvchat.models.layout import columns_are_quicker, lay_out
+from kvchat.models.load import load_model, unload
+from tests.tiny import tiny_folder
 
 
 class Tied(nn.Module):
@@ -72,6 +75,37 @@ def test_without_room_for_a_sample_nothing_is_tried():
 def test_other_dtypes_stay_by_rows(dtype):
     model = Tied(dtype)
     assert lay_out(model, 1 << 20, lambda _: True) == 0
+
+
+def test_weights_in_int8_stay_as_they_are(tmp_path):
+    """Beside them the output layer, which holds floats, is turned."""
+    folder = tiny_folder("llama", tmp_path / "model")
+    loaded = load_model(str(folder), data_dir=tmp_path, weights="int8")
+    coded = [one for one in loaded.model.modules() if isinstance(one, QModuleMixin)]
+    before = [(one.weight.stride(), one.weight._data.stride()) for one in coded]
+    assert coded
+    assert lay_out(loaded.model, 1 << 20, lambda _: True) == 1
+    assert [(one.weight.stride(), one.weight._data.stride()) for one in coded] == before
+    assert not loaded.model.lm_head.weight.is_contiguous()
+    unload(loaded)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_without_memory_for_a_copy_the_rest_stays(monkeypatch, at):
+    model, ids, calls = Tied(), torch.arange(7), 0
+    right, expected = layout._by_columns, model(ids)
+
+    def failing(weight):
+        nonlocal calls
+        calls += 1
+        if calls > at:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return right(weight)
+
+    monkeypatch.setattr(layout, "_by_columns", failing)
+    assert lay_out(model, 1 << 20, lambda _: True) == at
+    torch.testing.assert_close(model(ids), expected)
+    assert lay_out(Tied(), 1 << 20) == 0, "nor for the trial"
 
 
 def test_the_trial_takes_any_shapes_and_changes_nothing():

@@ -61,7 +61,7 @@ class LocalModel:
         stopped.
         """
         if self.has_library_layers:
-            return self._open_whole(token_ids, prefill_chunk)
+            return self._open_whole(token_ids, prefill_chunk, as_sealed)
         capacity = self._capacity(prefill_chunk)
         return self._text(Sequence.begin(self.pool, token_ids, capacity, as_sealed=as_sealed))
 
@@ -76,10 +76,11 @@ class LocalModel:
             sequence.close()
             raise
 
-    def _open_whole(self, token_ids: Ids[int], prefill_chunk: int) -> Text:
+    def _open_whole(self, token_ids: Ids[int], prefill_chunk: int, as_sealed: bool) -> Text:
         kept, num_lost = self._kept, 0
         if kept is not None:
             done, serves = kept.sequence.token_ids, kept.sequence.storing == self.pool.storing
+            serves = serves and (kept.sequence.is_as_sealed or not as_sealed)
             if serves and len(done) < len(token_ids) and list(token_ids[: len(done)]) == done:
                 kept.sequence.resize_hot(self._capacity(prefill_chunk))
                 self._kept, kept.sequence.num_lost = None, 0

@@ -88,6 +88,14 @@ class Sequence:
         return min(self.evicted, default=len(self.keys))
 
     @property
+    def is_as_sealed(self) -> bool:
+        """Whether nothing was evicted, and all is held, and was computed over, in no less than it
+        was to be sealed in.
+        """
+        self._look_again()
+        return not self.evicted and self.over.at_least(self.storing.seal)
+
+    @property
     def parent(self) -> bytes:
         """What the next block is named after: its own name, where it is computed over a hole."""
         return self._parent or (self.keys[-1] if self.keys else self.pool.index.root)

@@ -15,6 +15,7 @@ from kvchat.attention import hf_seam
 from kvchat.engine.local import LocalModel
 from kvchat.kvcache.blocks import geometries
 from kvchat.kvcache.pool import Pool
+from kvchat.memory.formats import FormatPair
 
 COMMON: dict[str, Any] = {
     "vocab_size": 300,
@@ -130,3 +131,25 @@ def test_a_failed_step_is_undone_in_every_layer(kind: str) -> None:
     last.forward = right
     logits = local.step(text, ids[50:])
     assert (logits - library_logits(model, ids)[-1]).abs().max() < 2e-4
+
+
+@pytest.mark.parametrize("loss", ["stored in less", "evicted", "nothing"])
+def test_what_was_compressed_is_read_again_where_that_is_asked(loss: str) -> None:
+    """A text that is to be held as it would be sealed does not go on from one that is not."""
+    local, model = made("qwen3_next")
+    ids = random_ids(210)
+    text = local.open(ids, 70)
+    for start in range(0, 210, 70):
+        local.step(text, ids[start : start + 70])
+    if loss == "evicted":
+        text.sequence.evict(1)
+    elif loss == "stored in less":
+        for block in list(local.pool.index.all()):
+            local.pool.requantize(block, FormatPair.parse("int4"))
+    local.close(text)
+    longer = [*ids, 7, 8, 9]
+    again = local.open(longer, 213, as_sealed=True)
+    assert again.num_cached == (210 if loss == "nothing" else 0)
+    assert not again.sequence.evicted
+    logits = local.step(again, longer[again.num_cached :])
+    assert (logits - library_logits(model, longer)[-1]).abs().max() < 2e-4

@@ -1,13 +1,13 @@
 """Ways to keep what a model has read, each of which answers with the next token's logits.
 
-`PairReader` is the product itself: its blocks, hot window and attention, in one pair of formats.
+A pair of formats is the product itself (engine/fidelity.py): its blocks, hot window and attention.
 The others are what people use elsewhere, over the same weights, as plain arithmetic in torch:
 llama.cpp's q8_0 and q4_0 (groups of 32 along a vector, one fp16 scale each), q4_0 after a rotation,
 and the library's own quantized cache (optimum-quanto). Knows no text and no score.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,44 +15,12 @@ from transformers import DynamicCache, QuantizedCache
 
 from kvchat.attention.hf_seam import use_library_attention
 from kvchat.engine.engine import Engine
-from kvchat.engine.local import LocalModel
+from kvchat.engine.fidelity import PairReader, Reader
 from kvchat.errors import SettingsError
-from kvchat.kvcache.blocks import shape_of
-from kvchat.kvcache.pool import Pool, Storing
 from kvchat.kvcache.quantize import rotation
 from kvchat.memory.formats import KNOWN, FormatPair
 
-CHUNK_TOKENS = 64
 _GROUP = 32
-
-
-class Reader(Protocol):
-    """`bits`: of a stored value, its share of the scales included."""
-
-    name: str
-    bits: float
-
-    def read(self, token_ids: Sequence[int], num_last: int) -> Tensor:
-        """Reads on; the logits after each of the last ids, [num_last, vocab]."""
-        ...
-
-
-class PairReader:
-    """The product's own cache, in a pool of its own: nothing is shared with another reader."""
-
-    def __init__(self, engine: Engine, pair: FormatPair) -> None:
-        geometries = engine.pool.geometries
-        pool = Pool(geometries, engine.pool.device, b"bench")
-        pool.storing = Storing(pair, pair)
-        self.name = str(pair)
-        self.local = LocalModel(engine.loaded.model, engine.loaded.spec, pool)
-        self.text = self.local.open((), CHUNK_TOKENS)
-        stored = [shape_of(one, one.served(pair)).block_bytes for one in geometries]
-        values = sum(one.block_bytes // one.dtype.itemsize for one in geometries)
-        self.bits = 8 * sum(stored) / values
-
-    def read(self, token_ids: Sequence[int], num_last: int) -> Tensor:
-        return self.local.score(self.text, token_ids, num_last)
 
 
 class LibraryReader:

@@ -10,16 +10,16 @@ from kvchat.bench.fidelity import (
     ALL_PAIRS,
     DEFAULT_PAIRS,
     LENGTHS,
-    Score,
     chosen_pairs,
     measured,
     verdict_of,
 )
-from kvchat.bench.readers import PEERS, PairReader, make_reader, q4_0, q8_0, rotated_q4_0
+from kvchat.bench.readers import PEERS, make_reader, q4_0, q8_0, rotated_q4_0
 from kvchat.bench.text import sample
 from kvchat.device.fake import FakeProbe
 from kvchat.device.memory import DeviceMemory
 from kvchat.engine.engine import Engine
+from kvchat.engine.fidelity import PairReader, Score
 from kvchat.engine.limits import Limits
 from kvchat.errors import DocumentError, KVChatError, OutOfMemory, SettingsError
 from kvchat.memory.formats import FormatPair

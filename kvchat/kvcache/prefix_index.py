@@ -176,6 +176,8 @@ class PrefixIndex:
                 if depth > most_without:
                     continue
                 tail, tail_tokens = None, 0
+            if depth - 1 in walked.places and not tail_tokens:
+                continue  # nothing that was computed over the hole is left: it is read instead
             places = frozenset(one for one in walked.places if one < depth)
             match = Match(keys[:depth], found, tail, tail_tokens, 0, places, parent)
             if best is None or match.num_tokens > best.num_tokens:

@@ -136,6 +136,31 @@ def test_one_that_parts_ways_behind_a_hole_has_names_of_its_own():
     local.pool.check_integrity(0)
 
 
+@pytest.mark.parametrize("left", ["edited", "dropped"])
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_a_hole_with_nothing_behind_it_is_read_again(kind: str, left: str):
+    """The edit of a turn within a hole, or all that came later dropped: what was let go would save
+    nothing any more, so it is there again.
+    """
+    local, model = made(kind)
+    text = local.open(IDS, 64)
+    read(local, text, IDS[:SINCE], 40)
+    for place in (2, 3, 4):
+        text.sequence.evict(place)
+    read(local, text, IDS, 33)
+    local.close(text)
+    other = [*IDS[:310], *random_ids(90, 9)] if left == "edited" else IDS
+    if left == "dropped":
+        for block in [one for one in local.pool.index.all() if one.depth > 4]:
+            local.pool.index.remove(block)
+        local.pool.index.tails.clear()
+    again = local.open(other, 64)
+    assert again.num_cached <= 128
+    assert not again.sequence.evicted
+    expected = masked_logits(model, kind, other, ())[-1]
+    torch.testing.assert_close(read(local, again, other, 64), expected, rtol=0, atol=1e-4)
+
+
 def test_a_whole_text_is_preferred_where_it_reaches_as_far():
     local, _ = made("llama")
     text = holed(local)

@@ -1,12 +1,13 @@
 """The branch of a chat that is shown, as turns: each user message with the reply after it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.keep import why_failed
-from kvchat.chat.marks import marks
+from kvchat.chat.marks import Marks, marks
 from kvchat.chat.rows import Exchange
-from kvchat.store.records import Message
+from kvchat.store.records import Message, summary_name
 from kvchat.store.store import Store
 
 
@@ -43,12 +44,12 @@ class Branch:
         rows, turns = self._store.ledger(self._chat), self.turns()
         names = {one.hash for turn in turns for one in turn if one is not None}
         marked, pinned = marks(rows, names), self._store.pins(self._chat)
-        failed = why_failed(rows)
+        failed, summary = why_failed(rows), self._summary(turns, marked)
         found = [
             replace(
                 self._exchange(number, question, reply, question.hash in marked.left_out),
                 pinned=question.hash in pinned,
-                summarized=question.hash in marked.summarized,
+                summary=summary if question.hash in marked.summarized else None,
                 evicted=question.hash in marked.evicted,
                 formats=marked.formats.get(question.hash),
             )
@@ -65,6 +66,21 @@ class Branch:
                 Exchange(live.turn, "", live.question, (), None, None, None, None, [], False, 1, 1)
             )
         return found
+
+    def _summary(
+        self, turns: Sequence[tuple[Message, Message | None]], marked: Marks
+    ) -> str | None:
+        """What stands in the prompt for the turns that are summarized; None where none are."""
+        if not marked.summarized:
+            return None
+        covered = [
+            one.hash
+            for turn in turns
+            for one in turn
+            if one is not None and turn[0].hash in marked.summarized
+        ]
+        kept = self._store.summaries(self._chat).get(summary_name(covered))
+        return kept.text if kept is not None else ""
 
     def _exchange(
         self, number: int, question: Message, reply: Message | None, is_left_out: bool

@@ -31,6 +31,7 @@ from kvchat.kvcache.disk import KV_FOLDER, KVFolder
 from kvchat.models.verdicts import (
     FORMAT_SETTINGS,
     Verdict,
+    keep_verdicts,
     model_name,
     refuse_failed,
     verdicts,
@@ -67,12 +68,15 @@ class Conversations:
         self._taking_back = TakingBack(self._store, self._shelf)
 
     def _load(self, data_dir: Path, progress: Any, cancel: threading.Event) -> Engine:
-        from kvchat.engine.open import open_engine  # seconds of imports: the page must not wait
+        # Seconds of imports: the page must not wait.
+        from kvchat.engine.open import open_engine
+        from kvchat.engine.proving import Proving
 
         engine = open_engine(self.settings, data_dir, progress, cancel)
         self._shelf.use_tokenizer(engine.loaded.tokenizer)
         with self._settings_lock:  # they may have changed while it was loaded
             engine.limits = limits_for(self.settings, engine.loaded.device, self.verdicts())
+            engine.proving = Proving(engine, self.verdicts, self._proven)
             self._engine = engine
         return engine
 
@@ -315,6 +319,17 @@ class Conversations:
         """What the model that runs here was measured with, by pair of KV formats."""
         running = self._started_with
         return verdicts(self._data_dir, model_name(running), running.layer_formats)
+
+    def _proven(self, found: list[Verdict]) -> None:
+        """What the engine found out while nothing was asked: kept, and used from the next text on.
+        Raises StoreError.
+        """
+        running = self._started_with
+        keep_verdicts(self._data_dir, model_name(running), found, running.layer_formats)
+        with self._settings_lock:
+            engine = self._engine
+            if engine is not None:
+                engine.limits = limits_for(self.settings, engine.loaded.device, self.verdicts())
 
     def _refuse_failed(self, settings: Settings, changes: Mapping[str, object]) -> None:
         """Formats hold at once, and so for the model that runs now."""

@@ -180,7 +180,7 @@ def _marks(exchanges: Sequence[Exchange]) -> list[dict[str, Any]]:
             "turn": one.turn,
             "name": one.user_hash,
             "left_out": one.left_out,
-            "summarized": one.summarized,
+            "summarized": one.summary is not None,
             "evicted": one.evicted,
             "formats": one.formats,
         }

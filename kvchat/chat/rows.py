@@ -20,9 +20,9 @@ class Exchange:
     """A user message and its reply. `sibling` of `num_siblings` counts the versions of this turn
     from 1.
 
-    `left_out`: the model did not see this turn when it made the newest answer, or only a summary of
-    it (`summarized`); `evicted`: not all of it; `formats`: it saw it stored in so few bits (see
-    `chat/marks.py`). `problem`: the code and facts of why there is no reply, or a broken one.
+    `left_out`: the model did not see this turn when it made the newest answer, or only that
+    `summary` of it and others; `evicted`: not all of it; `formats`: it saw it stored in so few bits
+    (see `chat/marks.py`). `problem`: the code and facts of why there is no reply, or a broken one.
     """
 
     turn: int
@@ -39,7 +39,7 @@ class Exchange:
     num_siblings: int
     problem: dict[str, Any] | None = None
     pinned: bool = False
-    summarized: bool = False
+    summary: str | None = None
     evicted: bool = False
     formats: str | None = None
 

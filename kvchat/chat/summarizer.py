@@ -7,7 +7,6 @@ Where none can be made the turns are left out without one: no answer fails for i
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from kvchat.errors import OutOfMemory
 from kvchat.planner.ledger import entry
 from kvchat.planner.measures import Summarize, TruncateTurns
 from kvchat.settings import Settings
-from kvchat.store.records import Summary
+from kvchat.store.records import Summary, summary_name
 from kvchat.store.store import Store
 
 if TYPE_CHECKING:
@@ -75,14 +74,13 @@ class Summarizer:
         self, told: Told, left_out: Collection[str], engine: Engine, settings: Settings, most: int
     ) -> str | None:
         """Of these turns, in `most` tokens at most; None where there is none."""
-        covered, known = (
-            _messages_of(told.messages, left_out),
-            self._store.summaries(self._live.chat),
-        )
-        name = summary_name(covered)
+        covered = _messages_of(told.messages, left_out)
+        known = self._store.summaries(self._live.chat)
+        name = _name_of(covered, len(covered))
         if name in known:
             return known[name].text
-        earlier = [one for one in known.values() if one.name == _name_of(covered, one)][:1]
+        those = known.values()
+        earlier = [one for one in those if one.name == _name_of(covered, one.num_messages)]
         before = earlier[0] if earlier else Summary("", 0, "")
         status, self._live.status = self._live.status, "summarizing"
         text = self._written(before.text, covered[before.num_messages :], engine, settings, most)
@@ -161,13 +159,9 @@ def _summarized(room: Admitted, admitted: Admitted) -> list[Summarize]:
     return [Summarize(one.frees_bytes, one.turns, one.tokens, tokens) for one in cuts]
 
 
-def summary_name(messages: Sequence[ChatMessage]) -> str:
-    return hashlib.sha256("\n".join(one.name for one in messages).encode()).hexdigest()
-
-
-def _name_of(messages: Sequence[ChatMessage], summary: Summary) -> str:
-    """What a summary of as many of the first of them is named."""
-    return summary_name(messages[: summary.num_messages])
+def _name_of(messages: Sequence[ChatMessage], num: int) -> str:
+    """What a summary of so many of the first of them is named."""
+    return summary_name([one.name for one in messages[:num]])
 
 
 def _messages_of(messages: Sequence[ChatMessage], turns: Collection[str]) -> list[ChatMessage]:

@@ -96,7 +96,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of the first so many messages that no longer fitted; `name`: the hash of their names."""
+    """Of the first so many messages that no longer fitted; `name`: see `summary_name`."""
 
     name: str
     num_messages: int
@@ -144,3 +144,8 @@ def message_hash(
     brought = [[a.document, a.name, a.mode, list(a.passages), a.text] for a in attachments]
     text = json.dumps([parent, role, content, brought], separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def summary_name(messages: Sequence[str]) -> str:
+    """sha256 of the names of the messages that a summary covers, a line each."""
+    return hashlib.sha256("\n".join(messages).encode("ascii")).hexdigest()

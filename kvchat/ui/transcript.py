@@ -56,7 +56,7 @@ def messages(
         found.append(_said("assistant", _reply(exchange, is_live, lang)))
         if exchange.left_out and seen:
             num_turns = _num_left_out(exchanges, number)
-            found.append(_said("assistant", _divider(num_turns, exchange.summarized, lang)))
+            found.append(_said("assistant", _divider(num_turns, exchange.summary, lang)))
     return found
 
 
@@ -118,7 +118,8 @@ def _question(exchange: Exchange, lang: Language) -> str:
 def _marks(exchange: Exchange, lang: Language) -> str:
     """What the model sees of the turn, where that is not all of it."""
     if exchange.left_out:
-        code = "ui.mark.summarized" if exchange.summarized else "ui.mark.left_out"
+        seen = exchange.summary is not None
+        code = "ui.mark.summarized" if seen else "ui.mark.left_out"
     elif exchange.evicted:
         code = "ui.mark.evicted"
     else:
@@ -144,12 +145,19 @@ def _reply(exchange: Exchange, is_live: bool, lang: Language) -> str:
     )
 
 
-def _divider(num_turns: int, is_summarized: bool, lang: Language) -> str:
-    """With a place for what takes it back."""
-    code = "ui.left_out.summarized" if is_summarized else "ui.left_out"
+def _divider(num_turns: int, summary: str | None, lang: Language) -> str:
+    """With a place for what takes it back, and what the model sees instead."""
+    code = "ui.left_out" if summary is None else "ui.left_out.summarized"
     code = f"{code}.one" if num_turns == 1 else code
     text = html.escape(say(code, lang, turns=num_turns))
-    return f'<div class="kv-divider"><span>{text} <span class="kv-undo"></span></span></div>'
+    said = f'<div class="kv-divider"><span>{text} <span class="kv-undo"></span></span></div>'
+    if not summary:
+        return said
+    name = html.escape(say("ui.summary", lang))
+    return (
+        f'{said}<details class="kv-summary"><summary>{name}</summary>'
+        f'<div class="kv-words">{plain(summary)}</div></details>'
+    )
 
 
 def _note(exchange: Exchange, live: LiveAnswer | None, lang: Language) -> dict[str, Any]:

@@ -71,7 +71,9 @@ def test_the_oldest_turns_are_summarized_once_until_the_cut_moves_on(talks: Conv
     assert len(set(sizes)) == 1 + len(cuts)  # each was written once, and served many turns
     history = talks.history(chat)
     gone = [one.turn for one in history if one.left_out]
-    assert [one.turn for one in history if one.summarized] == gone == cuts[-1]["turn_numbers"]
+    assert [one.turn for one in history if one.summary] == gone == cuts[-1]["turn_numbers"]
+    (shown,) = {one.summary for one in history if one.left_out}
+    assert f"{HEAD}\n{shown}\n" in prompt_text(talks)  # what the person can read is what it sees
     assert cuts[-1]["arguments"]["summary_tokens"] > 0
     assert cuts[-1]["lost_tokens"] == cuts[-1]["arguments"]["tokens"]
     spans = talks.frame(chat)["spans"]
@@ -98,7 +100,7 @@ def test_it_serves_after_a_restart_and_is_taken_back_like_any_cut(
     for number in range(16):
         ask(talks, chat, number)
     before = talks.history(chat)
-    assert any(one.summarized for one in before)
+    assert any(one.summary for one in before)
     settings = {"ladder": LADDER, "max_new_tokens": 6, "prefill_chunk": 32}
     again = start(memory_budget=talks.settings.memory_budget, **settings)
     assert again.history(chat) == before
@@ -111,7 +113,7 @@ def test_it_serves_after_a_restart_and_is_taken_back_like_any_cut(
     again.apply({"memory_budget": None})
     answered(again.ask(chat, "And now?"))
     assert HEAD not in prompt_text(again)
-    assert not any(one.left_out or one.summarized for one in again.history(chat))
+    assert not any(one.left_out or one.summary for one in again.history(chat))
     again.delete_turn(chat, 2)
     assert again._store.summaries(chat) == {}
 
@@ -148,10 +150,10 @@ def test_without_a_summary_the_turns_are_left_out_and_it_is_said(
     assert {row["reason"] for row in rows(talks, chat, "no_summary")} == {reason}
     assert rows(talks, chat, "summarize") == []
     assert rows(talks, chat, "truncate_turns")
-    assert any(one.left_out and not one.summarized for one in talks.history(chat))
+    assert any(one.left_out and one.summary is None for one in talks.history(chat))
     talks._worker.submit = submit  # type: ignore[method-assign]
     ask(talks, chat, 17)  # the next one is written
-    assert all(one.summarized for one in talks.history(chat) if one.left_out)
+    assert all(one.summary for one in talks.history(chat) if one.left_out)
 
 
 def test_a_stop_while_a_summary_is_written_ends_the_answer(

@@ -76,6 +76,7 @@ class StandIn:
         self.token_s, self.page_s, self.room = token_s, page_s, room
         self.budget, self.squeeze, self.notices = budget, squeeze, notices
         self.attention: list[dict[str, Any]] = []
+        self.summary: str | None = None  # of the turns that are left out
         self.fail_next: KVChatError | None = None  # refused at once
         self.fail_later: KVChatError | None = None  # found when the answer is to be made
         self.broken: KVChatError | None = None  # why the model could not be loaded
@@ -238,6 +239,7 @@ class StandIn:
                 turn, f"u{turn}", node.text, node.documents, f"r{turn}", node.reply,
                 node.finish_reason, node.figures, node.citations, turn in out,
                 parent.chosen + 1, len(parent.children), node.problem, node.pinned,
+                self.summary if turn in out else None,
             ))  # fmt: skip
             parent = node
         return found

@@ -79,6 +79,18 @@ def test_turns_that_the_model_does_not_see_are_marked(looking: Looking) -> None:
     expect(page.locator(".kv-marks")).to_have_text(["not seen by the model"] * gone)
 
 
+def test_a_summary_that_the_model_sees_can_be_read(looking: Looking) -> None:
+    looking.talks.room, looking.talks.summary = 200, "They counted <b>twice</b>."
+    page = looking.page
+    for _ in range(4):
+        ask(page, "count to 15")
+    expect(page.locator(".kv-divider")).to_contain_text("the model sees a summary of the")
+    words = page.locator(".kv-summary .kv-words")
+    expect(words).to_be_hidden()
+    page.get_by_text("What the model sees instead").click()
+    expect(words).to_have_text("They counted <b>twice</b>.")
+
+
 def test_what_was_left_out_is_taken_back_after_its_cost_is_said(looking: Looking) -> None:
     looking.talks.room = 200
     page = looking.page

@@ -86,10 +86,11 @@ def test_a_pinned_turn_among_those_that_are_left_out_has_a_divider_at_each_side(
 
 
 def test_turns_of_which_a_summary_stands_in_the_prompt_say_so() -> None:
-    chat = [exchange(1, left_out=True, summarized=True), exchange(2)]
+    chat = [exchange(1, left_out=True, summary="In <short>."), exchange(2)]
     found = texts(messages(chat, None, "en", 24))
     assert "summarized for the model" in found[0]
     assert "sees a summary of the turn above" in found[2]
+    assert "In &lt;short&gt;." in found[2]  # to be read by the person, too
 
 
 def test_a_turn_that_lost_its_inside_says_so() -> None:

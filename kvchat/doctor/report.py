@@ -21,6 +21,7 @@ OWN_MESSAGES = (
     "an answer failed",
     "a text could not be closed",
     "saving failed",
+    "the formats could not be tried",
     "the cache is not what it should be",
     "the engine could not be closed",
     "the device's memory cannot be read",

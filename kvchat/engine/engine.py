@@ -53,6 +53,7 @@ from kvchat.planner.plan import Snapshot
 from kvchat.units import format_size
 
 if TYPE_CHECKING:
+    from kvchat.engine.proving import Proving
     from kvchat.models.calibrations import KeptCalibration
     from kvchat.models.load import LoadedModel
 
@@ -97,6 +98,7 @@ class Engine:
             lambda: self.room.costs, self.room.learned, peak, self.local.has_library_layers
         )
         self.known: KeptCalibration | None = None
+        self.proving: Proving | None = None
         self.limits = limits
         self._spans: tuple[Span, ...] = ()
         self._chat = ""
@@ -161,7 +163,13 @@ class Engine:
             self.costs.calibration.knows(step_tokens, num_tokens),
         )
         frame = make_frame(self.pool, sequence, self._spans, measured)
-        return frame | {"chat": self._chat, "chats": self._chats.num_bytes()}
+        chats = {"chat": self._chat, "chats": self._chats.num_bytes()}
+        return frame | chats | {"formats": self._formats()}
+
+    def _formats(self) -> dict[str, Any]:
+        """Which the planner may step down to, and whether more are being measured."""
+        stage = "done" if self.proving is None else self.proving.stage
+        return {"offered": [str(pair) for pair in self.limits.lower], "stage": stage}
 
     # --- one reply --------------------------------------------------------------------------------
 
@@ -396,6 +404,8 @@ class Engine:
         """Writes to disk what was not written yet, as far as a few seconds allow, and watches the
         device no longer.
         """
+        if self.proving is not None:
+            self.proving.rest()
         if isinstance(self.room.probe, Monitor):
             self.room.probe.close()
         if self.disk is not None:

@@ -1,8 +1,8 @@
 """The one thread that owns the device: loads the model, then makes one reply at a time.
 
 Requests wait in order of priority; events come back through a queue of each request's own. When
-nothing is asked, memory is measured once a second, so that what is shown stays true. Knows no chat
-and no document.
+nothing is asked, memory is measured once a second, so that what is shown stays true, and formats of
+the cache are tried that nothing is known of. Knows no chat and no document.
 """
 
 from __future__ import annotations
@@ -153,16 +153,22 @@ class Worker:
 
     def _serve(self, engine: Engine) -> None:
         self._measure(engine)
+        proving = False
         while not self._closing:
             saving = self._saves(engine)
+            busy = saving or proving
             try:
-                job = self._jobs.get(timeout=SAVING_INTERVAL_S if saving else IDLE_INTERVAL_S)
+                job = self._jobs.get(timeout=SAVING_INTERVAL_S if busy else IDLE_INTERVAL_S)
             except queue.Empty:
                 if not saving:
+                    proving = self._proves(engine)
                     self._measure(engine)
                     self._check(engine)
                 continue
             if job.request is not None and job.claimed():
+                if engine.proving is not None:
+                    engine.proving.rest()
+                proving = False
                 self._answer(engine, job, job.request)
 
     def _saves(self, engine: Engine) -> bool:
@@ -172,6 +178,18 @@ class Worker:
         except Exception:
             logger.exception("saving failed")
             return False
+
+    def _proves(self, engine: Engine) -> bool:
+        """Tries the formats a little further, until somebody asks; whether there is more to do."""
+        proving = engine.proving
+        if proving is None:
+            return False
+        try:
+            return proving.go_on(lambda: self._closing or not self._jobs.empty())
+        except Exception:
+            logger.exception("the formats could not be tried")
+        proving.failed()  # out of the except block, which keeps the step's tensors alive
+        return False
 
     def _close(self, engine: Engine) -> None:
         try:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -431,3 +432,35 @@ def test_a_deleted_turn_lets_go_of_what_only_it_brought(start: Start, tmp_path: 
     conversations.delete_turn(chat, 2)
     assert is_empty(conversations)
     assert conversations._store.verify() == []
+
+
+def test_what_is_stored_in_less_of_a_document_is_named_by_its_pages(
+    start: Start, tmp_path: Path
+) -> None:
+    """The ledger says which pages, and a pinned page is not among them."""
+    conversations = start(prefill_chunk=32, document_mode="whole", headroom=0, max_new_tokens=8)
+    engine = conversations._worker.engine
+    assert engine is not None
+    said = "that the sea is {} fathoms deep. " * 5
+    leaves = (f"Leaf {n} says " + said.format(*range(n, n + 5)) for n in range(1, 9))
+    chat = conversations.new_chat()
+    path = pdf(tmp_path / "a.pdf", *("\n".join(one.split(". ")) for one in leaves))
+    sha = conversations.add_document(chat, path, "a.pdf")
+    answered(conversations.ask(chat, "How deep is the sea?"))
+    tokens = conversations.documents(chat)[0].num_tokens
+    conversations.pin_document(chat, sha, 3)
+    room = max(tokens * 8 // 7, tokens + 400)  # so much that it may stay whole, and little more
+    conversations.apply({"memory_budget": engine.costs.needed_bytes(room, 32)})
+    less: list[dict[str, Any]] = []
+    for number in range(12):
+        if not less:
+            live = answered(conversations.ask(chat, f"Where is it deepest, {number}? " * 4))
+            less = [row for row in live.ledger if row["code"].startswith("requantize")]
+    assert conversations.documents(chat)[0].mode == "whole"
+    named = [one for row in less for one in row["documents"]]
+    assert {one["document"] for one in named} == {sha}
+    numbers = {page for one in named for page in one["pages"]}
+    assert numbers
+    assert numbers <= set(range(1, 9)) - {3}
+    span = next(one for one in conversations.frame(chat)["spans"] if one["kind"] == "document")
+    assert set(span["formats"]) == {"fp/fp", less[0]["arguments"]["formats"]}

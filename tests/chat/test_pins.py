@@ -70,6 +70,21 @@ def test_a_pinned_turn_is_not_stored_in_less(start: Start) -> None:
     assert not stored & {3, 4}
 
 
+def test_a_pinned_turn_keeps_its_inside(start: Start) -> None:
+    long = "What does the memory of this chat hold, and why? " * 28
+    ladder = ("drop_idle", "shrink_chunk", "evict", "truncate_turns")
+    conversations, _ = turns_that_fit(start, long, 3, ladder)
+    chat = conversations.new_chat()
+    for turn in range(1, 5):
+        answered(conversations.ask(chat, f"{long} {turn}"))
+        if turn == 1:
+            conversations.pin_turn(chat, 1)
+    history = conversations.history(chat)
+    assert not history[0].evicted
+    assert any(one.evicted for one in history)
+    assert conversations.frame(chat)["turns"][0]["evicted_tokens"] == 0
+
+
 def test_pins_that_leave_no_room_are_what_the_refusal_names(start: Start) -> None:
     conversations, _ = turns_that_fit(start, QUESTION, 8)
     chat = conversations.new_chat()

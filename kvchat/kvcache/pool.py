@@ -140,11 +140,16 @@ class Pool(BlockStore):
 
     def keep_holed(self, text: Holed) -> None:
         """Remembers a text that does without evicted blocks, so that it can go on; the oldest
-        beyond a few are forgotten, and those that it begins with.
+        beyond a few are forgotten, and those that it begins with, but for one whose newest tokens
+        are still held: another reply after the same blocks.
         """
-        known = self.index.holed
-        begun = [one for one in known if text.keys[: len(one.keys)] == one.keys]
-        self.index.holed = [*(one for one in known if one not in begun), text][-MOST_HOLED:]
+        going_on = {tail.parent for tail in self.index.tails}
+        kept = [
+            one
+            for one in self.index.holed
+            if one.parent in going_on or text.keys[: len(one.keys)] != one.keys
+        ]
+        self.index.holed = [*kept, text][-MOST_HOLED:]
 
     def drop_tail(self, tail: IdleTail) -> None:
         self.index.tails.remove(tail)

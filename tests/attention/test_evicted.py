@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kvchat.engine.local import LocalModel, Text
-from kvchat.kvcache.pool import Storing
+from kvchat.kvcache.pool import PoolFull, Storing
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
 from tests.attention.test_parity import made, random_ids
 
@@ -133,6 +133,33 @@ def test_one_that_parts_ways_behind_a_hole_has_names_of_its_own():
     clean = type(text.sequence).begin(local.pool, other, 512, as_sealed=True)
     assert clean.num_cached == 64 * min(PLACES)
     clean.close()
+    local.pool.check_integrity(0)
+
+
+@pytest.mark.parametrize("name", ["fp", "int8"])
+def test_each_of_two_replies_goes_on_with_its_own_newest_tokens(name: str):
+    """Regenerated, then back to the first one; and where the first try to go on had no room."""
+    local, _ = made("llama")
+    formats = FormatPair.parse(name)
+    local.pool.storing = Storing(formats, formats)
+    prompt = [*IDS, *random_ids(60, 11)]
+    first, second = ([*prompt, *random_ids(20, seed)] for seed in (12, 13))
+    text = holed(local)
+    read(local, text, first, 64)
+    local.close(text)
+    local.pool.limit_bytes = local.pool.device_bytes
+    with pytest.raises(PoolFull):
+        local.open([*first, 7], 64)
+    local.pool.limit_bytes = None
+    text = local.open(second, 64)
+    assert text.num_cached == len(prompt)
+    read(local, text, second, 64)
+    local.close(text)
+    for reply in (first, second, first):
+        text = local.open([*reply, 7], 64)
+        assert text.num_cached == len(reply)
+        assert text.sequence.evicted == set(PLACES)
+        local.close(text)
     local.pool.check_integrity(0)
 
 

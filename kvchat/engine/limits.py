@@ -73,6 +73,7 @@ def limits_for(
         _host_quota(settings, device),
         settings.keep_originals,
         settings.threads or USUAL_THREADS,
+        settings.evict_by,
     )
 
 

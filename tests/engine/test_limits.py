@@ -6,6 +6,7 @@ import torch
 from kvchat.engine.limits import Limits, limits_for
 from kvchat.memory.verdicts import STEPS, Verdict
 from kvchat.settings import resolve
+from kvchat.units import MIB
 
 CPU = torch.device("cpu")
 SETTINGS = {"seal_format": "int8", "floor_format": "int4", "disk_format": "int8"}
@@ -52,3 +53,25 @@ def test_what_failed_is_neither_written_nor_read_back(
     insisting = limits(known, allow_unproven=True)
     assert stored(insisting) == ("int8/int8", "int4/int4", "int8/int8")
     assert insisting.lower == STEPS
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field"),
+    [
+        ("headroom", 3 * MIB, "headroom"),
+        ("memory_budget", 700 * MIB, "budget"),
+        ("ladder", ("evict", "drop_idle"), "ladder"),
+        ("disk_quota", 5 * MIB, "disk_quota"),
+        ("keep_originals", True, "keep_originals"),
+        ("threads", 7, "threads"),
+        ("evict_by", "heavy_hitter", "evict_by"),
+    ],
+)
+def test_what_is_set_arrives(name: str, value: object, field: str) -> None:
+    assert getattr(limits({}), field) != value
+    assert getattr(limits({}, **{name: value}), field) == value
+
+
+def test_a_host_quota_on_a_cpu_takes_a_budget() -> None:
+    assert limits({}, host_quota=MIB).host_quota == 0
+    assert limits({}, host_quota=MIB, memory_budget=700 * MIB).host_quota == MIB

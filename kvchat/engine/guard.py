@@ -51,7 +51,8 @@ def guarded(
         outcome = _outcome(step)
         if isinstance(outcome, _Success):
             return outcome.result
-        release(device)
+        if not outcome.needed_bytes:  # a full pool is our own count: the device has no less by it
+            release(device)
         tries += 1
         event = rungs(tries, outcome)
         if event is None:

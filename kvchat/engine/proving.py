@@ -78,6 +78,7 @@ class Proving:
         while self._reading is not None and not is_wanted() and time.monotonic() < until_s:
             if not self._reading.step():
                 self._end(self._reading)
+                return bool(self._left)
         return self._reading is not None
 
     def rest(self) -> None:

@@ -32,6 +32,7 @@ _PAGE = re.compile(r"[1-9][0-9]{0,6}", re.ASCII)
 # A page never changes, its document is named by content; yet a deleted one should not stay long.
 _PICTURE_HEADERS = {"cache-control": "private, max-age=3600, immutable"}
 
+_MOST_ENTRIES = 20  # all of them are told by /api/live and /api/ledger
 _SAVED_HEADERS = {
     "cache-control": "no-store",
     "content-disposition": 'attachment; filename="kvchat-ledger.jsonl"',
@@ -108,8 +109,13 @@ class _Routes:
         return JSONResponse({"status": "ok", "model": model, "version": __version__})
 
     async def memory(self, request: Request) -> Response:
+        """The frame, with the newest of what was done to the chat."""
         chat = request.query_params.get("chat") or None
-        return JSONResponse(await run_in_threadpool(self._conversations.frame, chat))
+        frame = await run_in_threadpool(self._conversations.frame, chat)
+        if chat is not None:
+            entries = await run_in_threadpool(self._conversations.ledger_since, chat, 0)
+            frame = frame | {"ledger": entries[-_MOST_ENTRIES:]}
+        return JSONResponse(frame)
 
     async def ledger(self, request: Request) -> Response:
         """What was done, one JSON object a line, without anybody's texts: to be saved as a file."""

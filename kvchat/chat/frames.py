@@ -23,7 +23,6 @@ from kvchat.kvcache.frame import on_device
 from kvchat.store.store import Store
 
 FIGURES = ("reused_tokens", "prefill_s", "decode_tokens_per_s")
-MOST_NEW_ENTRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +108,9 @@ class Frames:
                 "done": row.pages_done,
                 "tokens": row.num_tokens,
                 "problem": row.problem,
+                "mode": row.mode,
+                "pinned": row.pinned,
+                "pinned_pages": list(row.pinned_pages),
             }
             for row in (self._documents(chat) if chat else ())
         ]

@@ -11,8 +11,9 @@ Kind = Literal["open", "ask", "regenerate", "edit", "switch", "remove"]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One wish of one tab. `tab`: the tab's own name for itself; `shown`: turns to draw; `name`: of
-    the turn that the tab shows there, None where it does not say.
+    """One wish of one tab. `tab`: the tab's own name for itself; `number`: it counts its wishes
+    from 1, 0 where it does not; `shown`: turns to draw; `name`: of the turn that the tab shows
+    there, None where it does not say.
     """
 
     kind: Kind
@@ -23,6 +24,7 @@ class Asked:
     sibling: int
     shown: int
     name: str | None = None
+    number: int = 0
 
 
 def read_asked(sent: object) -> Asked:
@@ -34,10 +36,11 @@ def read_asked(sent: object) -> Asked:
         tab=text_of(sent, "tab"),
         chat=text_of(sent, "chat") or None,
         text=text_of(sent, "text"),
-        turn=_count_of(sent, "turn"),
-        sibling=_count_of(sent, "sibling"),
-        shown=max(TURNS_SHOWN, _count_of(sent, "shown")),
+        turn=count_of(sent, "turn"),
+        sibling=count_of(sent, "sibling"),
+        shown=max(TURNS_SHOWN, count_of(sent, "shown")),
         name=text_of(sent, "name") or None,
+        number=count_of(sent, "number"),
     )
 
 
@@ -51,8 +54,9 @@ def text_of(sent: Any, name: str) -> str:
     return value
 
 
-def _count_of(sent: dict[str, Any], name: str) -> int:
-    value = sent.get(name, 0)
+def count_of(sent: Any, name: str) -> int:
+    """The number sent under a name, or 0. Raises RequestError for anything but a count."""
+    value = sent.get(name, 0) if isinstance(sent, dict) else None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise RequestError("ui_request")
     return value

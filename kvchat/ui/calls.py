@@ -17,7 +17,7 @@ from kvchat.chat.rows import DocumentRow
 from kvchat.errors import KVChatError, RequestError
 from kvchat.models.catalog import catalog
 from kvchat.settings import SCHEMA
-from kvchat.ui.asked import text_of
+from kvchat.ui.asked import count_of, text_of
 from kvchat.ui.following import Following
 from kvchat.ui.forms import form, mistakes, preset_values
 from kvchat.ui.words import problem, sentence
@@ -74,7 +74,7 @@ class Calls:
         return {}
 
     def leave(self, sent: Any) -> dict[str, Any]:
-        self._following.leave(text_of(sent, "tab"))
+        self._following.leave(text_of(sent, "tab"), count_of(sent, "number"))
         return {}
 
     def slower(self, sent: Any) -> dict[str, Any]:

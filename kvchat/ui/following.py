@@ -63,12 +63,15 @@ class Following:
         self._pauses_s: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def leave(self, tab: str) -> int:
-        """Ends what the tab follows; the number names the tab's newest wish."""
+    def leave(self, tab: str, number: int = 0) -> int:
+        """Ends what the tab follows, unless that is a newer wish: wishes may overtake each other on
+        their way. Returns the number of this one.
+        """
         with self._lock:
             self._pauses_s.pop(tab, None)
-            wish = self._wishes.pop(tab, 0) + 1
-            self._wishes[tab] = wish
+            newest = self._wishes.pop(tab, 0)
+            wish = number or newest + 1
+            self._wishes[tab] = max(wish, newest)
             while len(self._wishes) > _MOST_TABS:
                 self._pauses_s.pop(self._wishes.popitem(last=False)[0], None)
             return wish
@@ -82,11 +85,12 @@ class Following:
 
     def show(self, asked: Asked) -> Iterator[Shown]:
         """Does what was asked, then shows the chat until the answer in it is complete."""
-        wish = self.leave(asked.tab)
+        wish = self.leave(asked.tab, asked.number)
         try:
             chat, live = self._do(asked)
             if chat is None:
-                yield self._empty(asked)
+                if self._wishes.get(asked.tab) == wish:
+                    yield self._empty(asked)
                 return
             asked = replace(asked, chat=chat)
             yield from self._follow(asked, wish, chat, live)

@@ -77,7 +77,11 @@ def test_memory_is_the_frame(client: Client, conversations: StandIn):
     chat = conversations.new_chat()
     answer = conversations.ask(chat, "one two")
     list(answer.events())
-    assert len(ask(client(), f"/api/memory?chat={chat}").json()["turns"]) == 1
+    for number in range(30):
+        conversations.note(chat, "retry", number=number)
+    here = ask(client(), f"/api/memory?chat={chat}").json()
+    assert len(here["turns"]) == 1
+    assert [entry["arguments"]["number"] for entry in here["ledger"]] == list(range(10, 30))
 
 
 def test_memory_of_a_chat_that_is_not_there(client: Client):

@@ -68,6 +68,23 @@ def test_a_new_wish_ends_the_old_one_without_drawing_it_again(talks: StandIn) ->
     assert live is not None  # the answer itself goes on
 
 
+def test_a_wish_that_was_overtaken_is_done_and_not_shown(talks: StandIn) -> None:
+    """A page that was just loaded asks to be drawn; a question typed at once may come before."""
+    following = Following(talks, "en")
+    question = following.show(asked("ask", text="count to 30", number=2))
+    first = next(question)
+    assert list(following.show(asked("open", number=1))) == []
+    assert list(following.show(asked("open", chat=first[1]["chat"], number=1))) == []
+    *_, last = question
+    assert " 30" in last[0][-1]["content"]
+    following.leave("t1", 3)
+    assert list(following.show(asked("open", chat=first[1]["chat"], number=2))) == []
+    assert list(following.show(asked("open", chat=first[1]["chat"], number=4)))
+    late = list(following.show(asked("ask", chat=first[1]["chat"], text="count to 3", number=3)))
+    assert late == []
+    assert len(talks.history(first[1]["chat"])) == 2  # what was asked is asked
+
+
 def test_another_tab_goes_on_following(talks: StandIn) -> None:
     following = Following(talks, "en")
     one = following.show(asked("ask", text="count to 40"))

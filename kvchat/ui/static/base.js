@@ -97,9 +97,12 @@
     }
   };
   K.upload = async (file) => (await ready).upload(file);
+  // Wishes are counted: on their way they may overtake each other, and the newest is what is shown.
+  let wishes = 0;
+  K.wish = () => ({ tab: K.tab, number: ++wishes });
   K.act = async (kind, about = {}) => {
     const { trigger } = await ready;
-    trigger({ kind, tab: K.tab, chat: K.chat, shown: K.shown, ...about });
+    trigger({ kind, ...K.wish(), chat: K.chat, shown: K.shown, ...about });
   };
 
   // Which chat this tab shows. Notes of a chat that was left may still arrive: they are not for us.

@@ -64,7 +64,7 @@
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) {
       close();
-      K.call("leave", { tab: K.tab });
+      K.call("leave", K.wish());
     } else if (wasHidden) {
       open();
       K.act("open"); // what happened meanwhile

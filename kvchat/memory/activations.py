@@ -20,6 +20,8 @@ With C tokens in the chunk, N in the text, H hidden, I intermediate, V vocabular
         a layer's projections and attention             see below
         an MLP: normed input, gate, up, product         C (H + 3 I) b
         logits of one token, and sampling from them     V (b + 48) on a CPU, else V (b + 8)
+    or, once the forward is done, beside the logits
+        a block of all layers as it is quantized        V b + 64 layers (K / 2 + kv_heads) 8
 
 A layer, with Q = query heads * key_dim, O = query heads * value_dim, K = kv_heads * (key_dim +
 value_dim) and T tokens attended to (N, or window - 1 + C):
@@ -70,8 +72,10 @@ def activation_bytes(
     context_tokens: int,
     dtype_bytes: int,
     device_type: str = "cuda",
+    seals_in_less: bool = False,
 ) -> int:
-    """Upper estimate for reading a chunk at the end of a text and drawing a token after it.
+    """Upper estimate for reading a chunk at the end of a text, storing the blocks that it fills
+    (`seals_in_less`: not as computed), and drawing a token after it.
 
     `device_type` as torch names it, or `triton` for a card whose kernels read blocks where they
     lie. So does a CPU, which samples in its own memory, too; any other device joins a layer's keys
@@ -82,7 +86,23 @@ def activation_bytes(
     found = _forward_bytes(reading)
     if device_type == "cuda":
         found = max(found, _forward_bytes(replace(reading, device_type="triton")))
-    return found
+    return max(found, _sealing_bytes(reading)) if seals_in_less else found
+
+
+def _sealing_bytes(reading: "_Reading") -> int:
+    """Keys, then values, of 64 tokens in fp32 turned, and their absolute values; of each vector the
+    greatest, in fp32 and as its scale.
+    """
+    spec = reading.spec
+    widest = max(
+        (
+            sum(one.num_kv_heads * (max(one.key_dim, one.value_dim) + 1) for one in layers)
+            for layers in ([spec.layers[i] for i in group] for group in spec.groups())
+            if layers[0].kind in ("full", "sliding")
+        ),
+        default=0,
+    )
+    return spec.vocab_size * reading.b + _BLOCK_TOKENS * widest * 2 * _FP32_BYTES
 
 
 def _forward_bytes(reading: "_Reading") -> int:

@@ -13,9 +13,9 @@ and the greater of the two is the figure. So a step that was measured is foretol
 lies between two as the larger one, and what is larger than all by the estimate. (A line between two
 would be closer, and so would adding to the smaller one what the estimate says is more; both were
 too low by up to a fifth, since the greatest of several terms is estimated and another one may be
-the greatest in truth.) Decoding runs other kernels than reading: neither
-tells anything of the other. What ran out of memory with a figure at hand needs more than that,
-until a step of its size succeeds.
+the greatest in truth.) Decoding runs other kernels than reading, and a decode step that fills a
+block stores it as well: none of the three kinds tells anything of another. What ran out of memory
+with a figure at hand needs more than that, until a step of its size succeeds.
 
 Arithmetic on values: who measures is device/peak.py, and where it is kept models/calibrations.py.
 """
@@ -23,10 +23,13 @@ Arithmetic on values: who measures is device/peak.py, and where it is kept model
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, log2
+from typing import Literal
 
-# Steps of nearly the same size are kept as one: sizes within a sixteenth of an octave, 4 %.
+from kvchat.memory.formats import BLOCK_TOKENS
+
+# Steps of nearly the same size are kept as two: sizes within a sixteenth of an octave, 4 %.
 _SLOTS_PER_OCTAVE = 16
-_MOST_STEPS = 128
+_MOST_STEPS = 192
 # By how much more than its figure a step is taken to need that ran out of memory: so much at least
 # that the planner does something, so little that it is not much.
 _SHORT_PARTS = 16
@@ -47,37 +50,37 @@ class Step:
     measured_bytes: int
 
     @property
-    def slot(self) -> tuple[int, int]:
+    def slot(self) -> "Slot":
         return slot_of(self.chunk_tokens, self.context_tokens)
-
-    def joined(self, other: "Step") -> "Step":
-        """One that stands for both: of the smaller size, with what the larger took."""
-        return Step(
-            min(self.chunk_tokens, other.chunk_tokens),
-            min(self.context_tokens, other.context_tokens),
-            min(self.estimated_bytes, other.estimated_bytes),
-            max(self.measured_bytes, other.measured_bytes),
-        )
 
     def is_within(self, chunk_tokens: int, context_tokens: int) -> bool:
         """Whether it is of the same kind as a step of that size, and no larger."""
-        same_kind = (self.chunk_tokens == 1) == (chunk_tokens == 1)
         smaller = self.chunk_tokens <= chunk_tokens and self.context_tokens <= context_tokens
-        return same_kind and smaller
+        return smaller and self.slot[0] == _kind(chunk_tokens, context_tokens)
 
     def reaches(self, chunk_tokens: int, context_tokens: int) -> bool:
         """Whether it is of the same kind as a step of that size, and no smaller."""
-        same_kind = (self.chunk_tokens == 1) == (chunk_tokens == 1)
         larger = self.chunk_tokens >= chunk_tokens and self.context_tokens >= context_tokens
-        return same_kind and larger
+        return larger and self.slot[0] == _kind(chunk_tokens, context_tokens)
 
 
-def slot_of(chunk_tokens: int, context_tokens: int) -> tuple[int, int]:
+Kind = Literal["reading", "decoding", "filling"]
+Slot = tuple[Kind, int, int]
+
+
+def slot_of(chunk_tokens: int, context_tokens: int) -> Slot:
     """Steps of one slot are taken to be alike."""
-    return _slot(chunk_tokens), _slot(context_tokens)
+    kind = _kind(chunk_tokens, context_tokens)
+    return kind, _octaves(chunk_tokens), _octaves(context_tokens)
 
 
-def _slot(num_tokens: int) -> int:
+def _kind(chunk_tokens: int, context_tokens: int) -> Kind:
+    if chunk_tokens != 1:
+        return "reading"
+    return "decoding" if context_tokens % BLOCK_TOKENS else "filling"
+
+
+def _octaves(num_tokens: int) -> int:
     return round(_SLOTS_PER_OCTAVE * log2(max(1, num_tokens)))
 
 
@@ -101,14 +104,13 @@ class Calibration:
     def with_step(self, step: Step) -> "Calibration":
         """Once a step was measured; itself where that says nothing new."""
         found = self.after_success(step.chunk_tokens, step.context_tokens)
-        slot = step.slot
-        same = next((one for one in self.steps if one.slot == slot), None)
-        joined = step if same is None else same.joined(step)
-        if joined == same:
+        same = tuple(one for one in self.steps if one.slot == step.slot)
+        corners = _corners((*same, step))
+        if corners == same:
             return found
-        others = tuple(one for one in self.steps if one is not same)
-        factor = max(self.factor, joined.measured_bytes / max(1, joined.estimated_bytes))
-        return replace(found, steps=(*others, joined)[-_MOST_STEPS:], factor=factor)
+        others = tuple(one for one in self.steps if one not in same)
+        factor = max(self.factor, *(one.measured_bytes / one.estimated_bytes for one in corners))
+        return replace(found, steps=(*others, *corners)[-_MOST_STEPS:], factor=factor)
 
     def after_success(self, chunk_tokens: int, context_tokens: int) -> "Calibration":
         """Once a step was done, measured or not: what ran out before and is no larger was short of
@@ -143,6 +145,23 @@ class Calibration:
         """Whether the figure for such a step was measured, and is no estimate."""
         slot = slot_of(chunk_tokens, context_tokens)
         return any(one.slot == slot for one in self.steps)
+
+
+def _corners(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Steps of one slot as the smallest and the largest size among them, each with the most that
+    any took: so none of them is foretold too low, and none that is no larger as more.
+    """
+    taken = max(one.measured_bytes for one in steps)
+    found = [
+        Step(
+            pick(one.chunk_tokens for one in steps),
+            pick(one.context_tokens for one in steps),
+            pick(one.estimated_bytes for one in steps),
+            taken,
+        )
+        for pick in (min, max)
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 UNCALIBRATED = Calibration()

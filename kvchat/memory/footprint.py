@@ -174,7 +174,12 @@ def footprint_of(
         kv_host=0,
         kv_disk=0,
         activations=activation_bytes(
-            spec, chunk, max(1, num_tokens), holding.dtype_bytes, holding.device_type
+            spec,
+            chunk,
+            max(1, num_tokens),
+            holding.dtype_bytes,
+            holding.device_type,
+            {holding.key_format, holding.value_format} != {"fp"},
         ),
         workspace=(holding.hot_tokens + chunk) * per_token,
         headroom=headroom,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from kvchat.arch.spec import ModelSpec
-from kvchat.kvcache.blocks import Geometry, shape_of
+from kvchat.kvcache.blocks import FP, Geometry, shape_of
 from kvchat.kvcache.pool import AS_COMPUTED, Storing
 from kvchat.memory.activations import sampling_bytes
 from kvchat.memory.calibrate import UNCALIBRATED, Calibration
@@ -112,15 +112,26 @@ class Costs:
     def estimated_activations(self, prefill_chunk: int, num_tokens: int) -> int:
         """From shapes alone."""
         return activation_bytes(
-            self.spec, prefill_chunk, num_tokens, self.dtype_bytes, self.device_type
+            self.spec,
+            prefill_chunk,
+            num_tokens,
+            self.dtype_bytes,
+            self.device_type,
+            self.storing.seal != FP,
         )
 
     def activations(self, prefill_chunk: int, num_tokens: int) -> int:
-        """As steps were measured so far, and not less than drawing a token takes after them."""
-        estimated = self.estimated_activations(prefill_chunk, num_tokens)
-        chunk = min(prefill_chunk, num_tokens)
-        figure = self.calibration.figure(chunk, num_tokens, estimated)
-        return max(figure, sampling_bytes(self.spec, self.dtype_bytes, self.device_type))
+        """As steps were measured so far, and not less than drawing a token takes after them. Of
+        decode steps the one that fills the block counts, too.
+        """
+        chunk, sizes = min(prefill_chunk, num_tokens), {num_tokens}
+        if chunk == 1:
+            sizes.add(ceil(num_tokens / BLOCK_TOKENS) * BLOCK_TOKENS)
+        figures = [
+            self.calibration.figure(chunk, size, self.estimated_activations(chunk, size))
+            for size in sizes
+        ]
+        return max(*figures, sampling_bytes(self.spec, self.dtype_bytes, self.device_type))
 
     def footprint(
         self,

@@ -109,12 +109,12 @@ def test_a_long_life_keeps_a_bounded_number_of_steps() -> None:
     calibration = Calibration.of(
         step(chunk, chunk + more) for chunk in range(1, 400, 3) for more in (0, 500, 1500, 4000)
     )
-    assert len(calibration.steps) == 128
+    assert len(calibration.steps) == 192
     assert calibration.knows(397, 397 + 4000)
 
 
 @pytest.mark.parametrize("chunk", [1, 32, 512])
 def test_lengths_of_one_slot_are_kept_as_one(chunk: int) -> None:
     calibration = Calibration.of(step(chunk, context) for context in range(4000, 4040))
-    assert len(calibration.steps) <= 2
+    assert len(calibration.steps) <= 6  # two slots' smallest and largest, and those that fill
     assert figure(calibration, chunk, 4020) >= taken(chunk, 4020)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kvchat.device.oom import is_out_of_memory
 from kvchat.device.peak import Peak
-from kvchat.memory.calibrate import Calibration, Step, slot_of
+from kvchat.memory.calibrate import Calibration, Slot, Step, slot_of
 from kvchat.memory.formats import BLOCK_TOKENS
 from kvchat.planner.costs import Costs
 
@@ -55,7 +55,7 @@ class StepWatch:
         self._grows = grows
         self._size: tuple[int, int] | None = None
         self._measures = False
-        self._seen: set[tuple[int, int]] = set()
+        self._seen: set[Slot] = set()
 
     def begin(self, chunk_tokens: int, context_tokens: int) -> None:
         self._size = (chunk_tokens, context_tokens)

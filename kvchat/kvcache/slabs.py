@@ -153,6 +153,8 @@ class Slabs:
             slab.give(start, made.shape[0])
             block.slab.take(block.start, block.nbytes)
             raise
+        if block.slab.is_empty:
+            self.slabs.remove(block.slab)
         return place
 
     @contextmanager
@@ -277,6 +279,7 @@ class Slabs:
         lost = sum(id(block.slab) not in known for block in blocks)
         assert not lost, f"{lost} blocks on the {self.tier} lie in no slab"
         assert all(slab.tier == self.tier for slab in self.slabs)
+        assert not any(slab.is_empty for slab in self.slabs), f"an empty slab on the {self.tier}"
         for slab, inside in self.by_slab(blocks).items():
             ranges = sorted([*((b.start, b.stop) for b in inside), *slab.holes])
             where = f"a slab of {slab.nbytes} bytes on the {self.tier} has {ranges}"

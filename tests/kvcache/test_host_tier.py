@@ -102,6 +102,38 @@ def test_a_full_pool_always_has_room_to_lower_what_it_holds(
         )
 
 
+@given(
+    dropped=st.sets(st.integers(0, 11), max_size=9),
+    slab_blocks=st.integers(1, 4),
+    pair=st.sampled_from([INT8, INT4]),
+)
+@settings(max_examples=60, deadline=None)
+def test_without_memory_for_a_slab_what_is_stored_anew_lies_in_others(
+    dropped: set[int], slab_blocks: int, pair: FormatPair
+) -> None:
+    """Under no limit but the device's own. A slab that is emptied so goes back, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slabs_module, "SLAB_BYTES", slab_blocks * FULL.block_bytes)
+        patch.setattr(slabs_module, "SLAB_PART", 1)
+        pool = pool_of()
+        blocks = pool.reserve(0, [FP] * 12)
+        for i, block in enumerate(blocks):
+            pool.seal(block, bytes([i]), b"", (i,) * BLOCK_TOKENS, i)
+        for i in sorted(dropped):
+            pool.evict(blocks[i])
+
+        def full(*_: object, **__: object) -> None:
+            raise MemoryError
+
+        patch.setattr(slabs_module, "Slab", full)
+        left = [block for i, block in enumerate(blocks) if i not in dropped]
+        for block in left:
+            assert pool.requantize(block, pair) > 0
+            pool.check_integrity()
+        pool.pack()
+        pool.check_integrity(sum(block.nbytes for block in left))
+
+
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("slab_blocks", [1, 2, 3, 8])
 def test_what_smaller_blocks_leave_is_given_back(

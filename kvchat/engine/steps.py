@@ -2,8 +2,8 @@
 ran out of memory.
 
 Called around every forward, so it costs microseconds and waits for nothing: chunks are measured
-each, decode steps once a block or where their length is new. A step that leaves more behind than its
-logits set something up (a library's workspace, a table), and says nothing of those that come.
+each, decode steps once a block or where their length is new. A step that leaves more behind than
+its logits set something up (a library's workspace, a table), and says nothing of those that come.
 Decides nothing: the figures are memory/calibrate.py's.
 """
 

@@ -28,20 +28,25 @@ from kvchat.engine.limits import limits_for
 from kvchat.engine.worker import Worker
 from kvchat.errors import RequestError
 from kvchat.kvcache.disk import KV_FOLDER, KVFolder
+from kvchat.memory.verdicts import judgement_of
 from kvchat.models.verdicts import (
     FORMAT_SETTINGS,
     Verdict,
     keep_verdicts,
     model_name,
+    notices_about,
     refuse_failed,
     verdicts,
 )
+from kvchat.planner.ledger import entry, stored
 from kvchat.settings import SCHEMA, Settings, changed
 from kvchat.store.records import Message
 from kvchat.store.store import Store
 
 if TYPE_CHECKING:
     from kvchat.engine.engine import Engine
+
+NO_FORMATS = {"offered": [], "stage": "waiting"}  # before a model is loaded
 
 
 class Conversations:
@@ -109,10 +114,18 @@ class Conversations:
             "stage": worker.stage,
             "model": loaded.name if loaded is not None else self.settings.model,
             "load": self._frames.load(),
-            "notices": list(loaded.notices) if loaded is not None else [],
+            "notices": self._notices(),
             "attention": engine.attention if engine is not None else [],
+            "formats": engine.formats() if engine is not None else NO_FORMATS,
             "error": error and error.row(),
         }
+
+    def _notices(self) -> list[str]:
+        """Codes of what there is to say about the model, once it is loaded."""
+        engine = self._worker.engine
+        if engine is None:
+            return []
+        return [*engine.loaded.notices, *notices_about(self.settings, self.verdicts())]
 
     def wait_ready(self, timeout_s: float | None = None) -> None:
         """Blocks until the model is loaded. Raises ModelError if that failed or takes longer."""
@@ -328,8 +341,13 @@ class Conversations:
         keep_verdicts(self._data_dir, model_name(running), found, running.layer_formats)
         with self._settings_lock:
             engine = self._engine
-            if engine is not None:
-                engine.limits = limits_for(self.settings, engine.loaded.device, self.verdicts())
+            if engine is None:
+                return
+            known, before = self.verdicts(), engine.limits.storing.seal
+            engine.limits = limits_for(self.settings, engine.loaded.device, known)
+            against = judgement_of(before, known)
+            if engine.limits.storing.seal != before and against is not None:
+                engine.tell(_sealed_as_computed(str(before), against))
 
     def _refuse_failed(self, settings: Settings, changes: Mapping[str, object]) -> None:
         """Formats hold at once, and so for the model that runs now."""
@@ -357,3 +375,11 @@ class Conversations:
             for name in changes
             if SCHEMA[name].applies == "reload" and getattr(settings, name) != getattr(before, name)
         ]
+
+
+def _sealed_as_computed(wanted: str, against: Verdict) -> dict[str, Any]:
+    """The ledger's entry where text was to be stored in a pair of formats that then failed."""
+    figures = {"kl": f"{against.kl:.4f}", "same": f"{against.same_percent:.1f}"}
+    before, after = (stored([pair], "device") for pair in (wanted, "fp/fp"))
+    arguments = {"formats": wanted} | figures
+    return entry("seal_as_computed", arguments, "measured", 0, None, before=before, after=after)

@@ -17,11 +17,13 @@ from kvchat.device.peak import peak_of
 from kvchat.doctor.findings import Finding, Problem
 from kvchat.errors import KVChatError, ServeError
 from kvchat.memory.formats import FormatPair
+from kvchat.memory.verdicts import STEPS, judgement_of
 from kvchat.models.calibrations import calibration_key, read_calibration
 from kvchat.models.catalog import builtin
 from kvchat.models.fitting import does_not_fit, least_bytes
 from kvchat.models.folder import examine
 from kvchat.models.manifest import is_whole
+from kvchat.models.verdicts import model_name, verdicts
 from kvchat.models.weights import weights_digest
 from kvchat.settings import Settings
 from kvchat.units import GIB, format_least, format_size
@@ -94,6 +96,8 @@ def model(settings: Settings, folder: Path, usable: int | None) -> Finding:
     device = pick_device()
     needed = least_bytes(planned.spec, DTYPE_BYTES[planned.dtype], device)
     facts |= {"dtype": planned.dtype, "weights": planned.spec.weight_bytes, "needed": needed}
+    if any(layer.kind in ("full", "sliding") for layer in planned.spec.layers):
+        facts["formats"] = _formats(settings, folder)
     pairs = {FormatPair.parse(text) for text in (settings.seal_format, settings.floor_format)}
     dtype = TORCH_DTYPES[planned.dtype]
     facts["attention"] = describe(planned.spec, device, dtype, pairs)
@@ -110,6 +114,24 @@ def model(settings: Settings, folder: Path, usable: int | None) -> Finding:
         )
     short = {"needed": format_least(needed), "usable": format_size(usable)}
     return Finding(facts, [Problem("model_too_large", {"model": settings.model} | short, True)])
+
+
+def _formats(settings: Settings, folder: Path) -> list[dict[str, Any]]:
+    """What is known of the pairs that the planner steps down to, and of the one that text is stored
+    in. `passed`: None where nothing is.
+    """
+    known = verdicts(folder, model_name(settings), settings.layer_formats)
+    pairs = dict.fromkeys((*STEPS, FormatPair.parse(settings.seal_format)))
+    judged = {pair: judgement_of(pair, known) for pair in pairs if pair.hot_tokens}
+    return [
+        {
+            "pair": str(pair),
+            "passed": None if found is None else found.passed,
+            "kl": None if found is None else found.kl,
+            "same_percent": None if found is None else found.same_percent,
+        }
+        for pair, found in judged.items()
+    ]
 
 
 def tools() -> Finding:

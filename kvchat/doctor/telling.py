@@ -30,6 +30,7 @@ def as_text(facts: Facts, problems: list[Problem], lang: Language) -> Iterator[s
     yield _data(facts["data"], lang)
     yield _model(facts["model"], lang)
     yield from _calibration(facts["model"], facts["memory"]["device"], lang)
+    yield from (_format(row, lang) for row in facts["model"].get("formats", ()))
     for row in facts["model"].get("attention", ()):
         yield attention(row, lang)
     yield _tools(facts["tools"], lang)
@@ -87,6 +88,14 @@ def _calibration(model: dict[str, Any], device: str, lang: Language) -> Iterator
         yield say("doctor.not_calibrated", lang)
     elif "needed" in model:
         yield say("doctor.never_calibrated", lang, device=device)
+
+
+def _format(row: dict[str, Any], lang: Language) -> str:
+    if row["passed"] is None:
+        return say("doctor.format.unknown", lang, pair=row["pair"])
+    code = "doctor.format.passed" if row["passed"] else "doctor.format.failed"
+    same = f"{row['same_percent']:.1f}"
+    return say(code, lang, pair=row["pair"], kl=f"{row['kl']:.4f}", same=same)
 
 
 def _data(data: dict[str, Any], lang: Language) -> str:

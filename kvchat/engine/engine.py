@@ -164,9 +164,9 @@ class Engine:
         )
         frame = make_frame(self.pool, sequence, self._spans, measured)
         chats = {"chat": self._chat, "chats": self._chats.num_bytes()}
-        return frame | chats | {"formats": self._formats()}
+        return frame | chats | {"formats": self.formats()}
 
-    def _formats(self) -> dict[str, Any]:
+    def formats(self) -> dict[str, Any]:
         """Which the planner may step down to, and whether more are being measured."""
         stage = "done" if self.proving is None else self.proving.stage
         return {"offered": [str(pair) for pair in self.limits.lower], "stage": stage}
@@ -374,6 +374,10 @@ class Engine:
             if chat:
                 self._chats.remember(chat, tuple(text.sequence.keys))
             self.local.close(text)
+
+    def tell(self, told: dict[str, Any]) -> None:
+        """A ledger entry of what was done while nothing was asked: comes with the next reply."""
+        self._untold.append(Took(told))
 
     def trim(self) -> None:
         """While nothing is asked: gives back what is idle beyond what may be had by now, here and

@@ -18,7 +18,7 @@ from kvchat.memory.formats import FormatPair
 from kvchat.memory.verdicts import LEAST_SAME_PERCENT as LEAST_SAME_PERCENT
 from kvchat.memory.verdicts import MOST_KL as MOST_KL
 from kvchat.memory.verdicts import Verdict as Verdict
-from kvchat.memory.verdicts import failure_of
+from kvchat.memory.verdicts import failure_of, judgement_of
 from kvchat.models.catalog import builtin
 from kvchat.settings import SCHEMA, Settings
 from kvchat.wording import settings_folder
@@ -84,6 +84,19 @@ def refuse_failed(
                 most=MOST_KL,
                 least=f"{LEAST_SAME_PERCENT:.0f}",
             )
+
+
+def notices_about(settings: Settings, known: Mapping[str, Verdict]) -> tuple[str, ...]:
+    """What is to be said of the formats that text is stored in: that nothing is known of them for
+    this model, or that it failed. `known`: its verdicts, by pair.
+    """
+    pair = FormatPair.parse(settings.seal_format)
+    found = judgement_of(pair, known)
+    if pair.hot_tokens == 0 or (found is not None and found.passed):
+        return ()
+    if found is None:
+        return ("notice.format_unmeasured",)
+    return () if settings.allow_unproven else ("notice.format_failed",)
 
 
 def model_name(settings: Settings) -> str:

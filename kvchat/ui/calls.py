@@ -129,7 +129,8 @@ class Calls:
 
     def settings(self, sent: Any) -> dict[str, Any]:
         conversations = self._conversations
-        return form(conversations.settings, self._lang, conversations.verdicts())
+        stage = conversations.status()["formats"]["stage"]
+        return form(conversations.settings, self._lang, conversations.verdicts(), stage)
 
     def preset(self, sent: Any) -> dict[str, Any]:
         return {"values": preset_values(text_of(sent, "name"))}

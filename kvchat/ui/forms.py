@@ -2,7 +2,8 @@
 
 Nothing here names a setting: what `kvchat.settings` adds appears on the screen by itself. Words for
 choices, units, groups and presets are looked up and fall back to what the settings file would say.
-KV formats say what the loaded model was measured with in them; one that it failed is not offered.
+KV formats say what the loaded model was measured with in them: one that it failed is not offered,
+and one that nothing is known of is named so.
 """
 
 import re
@@ -11,7 +12,7 @@ from typing import Any
 
 from kvchat.errors import SettingsError
 from kvchat.memory.formats import FormatPair
-from kvchat.memory.verdicts import Verdict, failure_of
+from kvchat.memory.verdicts import STEPS, Verdict, judgement_of
 from kvchat.models.verdicts import FORMAT_SETTINGS
 from kvchat.settings import SCHEMA, Entry, Settings, checked, presets, read_preset
 from kvchat.ui.words import problem
@@ -20,11 +21,15 @@ from kvchat.wording import Language, say, table
 
 
 def form(
-    settings: Settings, lang: Language, verdicts: Mapping[str, Verdict] | None = None
+    settings: Settings,
+    lang: Language,
+    verdicts: Mapping[str, Verdict] | None = None,
+    stage: str = "done",
 ) -> dict[str, Any]:
     """Groups in the schema's order, each with its entries and their values as the form shows.
 
-    `verdicts`: of the model that runs, by pair of formats.
+    `verdicts`: of the model that runs, by pair of formats; `stage`: how far it is with measuring
+    those that the planner steps down to.
     """
     known = verdicts or {}
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -34,7 +39,9 @@ def form(
         )
         if name in FORMAT_SETTINGS:
             for choice in groups[entry.group][-1]["choices"]:
-                choice |= _judged(choice["value"], known, settings.allow_unproven, lang)
+                choice |= _judged(choice, known, settings.allow_unproven, lang)
+                if choice["note"] is None:
+                    choice |= _unmeasured(choice, stage, lang)
 
     return {
         "groups": [
@@ -95,20 +102,33 @@ def _field(name: str, entry: Entry, value: object, lang: Language) -> dict[str, 
 
 
 def _judged(
-    text: str, verdicts: Mapping[str, Verdict], allow: bool, lang: Language
+    choice: Mapping[str, Any], verdicts: Mapping[str, Verdict], allow: bool, lang: Language
 ) -> dict[str, Any]:
-    """What the model was measured with in these formats, and whether they may not be chosen."""
-    pair = FormatPair.parse(text)
-    against, own = failure_of(pair, verdicts), verdicts.get(str(pair))
+    """What the model was measured with in these formats (None: nothing is known of them), and
+    whether they may not be chosen.
+    """
+    pair = FormatPair.parse(choice["value"])
+    found = judgement_of(pair, verdicts)
     if pair.hot_tokens == 0:
         return {"note": say("ui.verdict.exact", lang), "closed": False}
-    found = against or own
     if found is None:
-        return {"note": say("ui.verdict.unknown", lang), "closed": False}
-    code = "ui.verdict.passed" if against is None else "ui.verdict.failed"
+        return {"note": None, "closed": False}
+    code = "passed" if found.pair == str(pair) else "passed_by"
+    code = f"ui.verdict.{code if found.passed else 'failed'}"
     kl, same = f"{found.kl:.4f}", f"{found.same_percent:.1f}"
     note = say(code, lang, pair=found.pair, kl=kl, same=same)
-    return {"note": note, "closed": against is not None and not allow}
+    return {"note": note, "closed": not found.passed and not allow}
+
+
+def _unmeasured(choice: Mapping[str, Any], stage: str, lang: Language) -> dict[str, Any]:
+    """Says so in the choice itself, and what there is to do about it, if anything."""
+    pair = FormatPair.parse(choice["value"])
+    by_itself = any(pair.at_least(step) for step in STEPS)
+    code = stage if by_itself and stage in ("waiting", "measuring") else "unknown"
+    return {
+        "label": say("ui.choice.unmeasured", lang, label=choice["label"]),
+        "note": say(f"ui.verdict.{code}", lang),
+    }
 
 
 def _on_screen(text: str, lang: Language) -> str:

@@ -110,6 +110,7 @@ class StandIn:
             "load": {"stage": "weights", "bytes": 1, "of": 1, "s": self._load_s},
             "notices": [],
             "attention": [],
+            "formats": {"offered": [], "stage": "done"},
             "error": error and {"message": error.message(), "remedy": error.remedy()},
         }
 

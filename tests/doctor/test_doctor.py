@@ -12,9 +12,11 @@ from kvchat.cli import main
 from kvchat.device.drivers import installed_drivers
 from kvchat.doctor import machine, place
 from kvchat.doctor.findings import Problem
+from kvchat.memory.verdicts import STEPS, Verdict
+from kvchat.models.verdicts import keep_verdicts
 from kvchat.settings import Settings, changed
 from kvchat.units import GIB
-from kvchat.wording import LANGUAGES, Language, table
+from kvchat.wording import LANGUAGES, Language, say, table
 from packaging.requirements import Requirement
 from tests.tiny import tiny_folder
 
@@ -49,6 +51,28 @@ def test_this_machine_with_a_model_of_its_own(
     }
     assert found["port"]["port"] >= 7860
     assert not [problem for problem in found["problems"] if problem["fatal"]]
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_what_is_known_of_the_formats_of_this_model(
+    capsys: pytest.CaptureFixture[str], data_dir: Path, tmp_path: Path, lang: Language
+):
+    """Measured or not, passed or failed; the one that text is stored in is among them."""
+    flags = ["--model", str(tiny_folder("llama", tmp_path / "tiny")), "--set", "seal_format=int2"]
+    _, found = doctor(capsys, data_dir, *flags)
+    unknown = {"passed": None, "kl": None, "same_percent": None}
+    names = [*map(str, STEPS), "int2/int2"]
+    assert found["model"]["formats"] == [{"pair": name} | unknown for name in names]
+    figures = (0.1, 512, "wording.en", 1.0)
+    passed, failed = Verdict(names[0], 0.001, 99.5, *figures), Verdict(names[1], 0.3, 71, *figures)
+    keep_verdicts(data_dir, "tiny", [passed, failed])
+    assert main(["doctor", "--data-dir", str(data_dir), "--lang", lang, *flags[:2]]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("KV ")]
+    assert lines == [
+        say("doctor.format.passed", lang, pair=names[0], kl="0.0010", same="99.5"),
+        say("doctor.format.failed", lang, pair=names[1], kl="0.3000", same="71.0"),
+        say("doctor.format.failed", lang, pair=names[2], kl="0.3000", same="71.0"),
+    ]
 
 
 def test_nothing_is_made(capsys: pytest.CaptureFixture[str], tmp_path: Path):

@@ -14,11 +14,12 @@ from kvchat.models.verdicts import (
     MOST_KL,
     Verdict,
     keep_verdicts,
+    notices_about,
     refuse_failed,
     verdicts,
 )
 from kvchat.settings import resolve
-from kvchat.wording import LANGUAGES
+from kvchat.wording import LANGUAGES, table
 
 ONE = Verdict("int6/int4", 0.0018, 97.6, -0.2, 1024, "wording.en", 1.5)
 
@@ -128,3 +129,24 @@ def test_a_failed_format_is_refused_in_one_sentence(tmp_path: Path, name: str) -
 def test_a_default_that_failed_is_nobody_s_choice(tmp_path: Path) -> None:
     keep_verdicts(tmp_path, "m", [replace(ONE, kl=0.5)])
     refuse_failed(resolve(flags={"model": str(tmp_path / "m")}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("seal", "kl", "allow", "said"),
+    [
+        ("fp", None, False, None),
+        ("int8", None, False, "notice.format_unmeasured"),
+        ("int8", None, True, "notice.format_unmeasured"),
+        ("int8", 0.001, False, None),
+        ("int8", 0.5, False, "notice.format_failed"),
+        ("int8", 0.5, True, None),
+    ],
+)
+def test_what_is_stored_in_formats_that_nothing_is_known_of_is_said(
+    seal: str, kl: float | None, allow: bool, said: str | None
+) -> None:
+    known = {} if kl is None else {"int8/int8": replace(ONE, pair="int8/int8", kl=kl)}
+    settings = resolve(flags={"seal_format": seal, "allow_unproven": allow})
+    assert notices_about(settings, known) == ((said,) if said else ())
+    for lang in LANGUAGES:
+        assert said is None or table()[said][lang]

@@ -101,6 +101,7 @@ class StandIn:
         return {
             "stage": self._stage(), "model": "Qwen3-8B", "load": self._load(),
             "notices": list(self.notices), "attention": list(self.attention),
+            "formats": {"offered": ["int8/int8"], "stage": "done"},
             "error": self.broken and {"code": self.broken.code, "facts": self.broken.facts},
         }  # fmt: skip
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kvchat.memory.verdicts import Verdict
+from kvchat.memory.verdicts import STEPS, Verdict
 from kvchat.settings import SCHEMA, Settings, changed, checked, presets
 from kvchat.ui.forms import form, mistakes, preset_values, written
 from kvchat.wording import LANGUAGES, Language, table
@@ -96,10 +96,39 @@ def test_formats_say_what_the_model_was_measured_with() -> None:
     found = notes(Settings())
     assert found["fp"] == ("Nothing is lost.", False)
     assert "99.6 %" in found["int8"][0]
-    assert found["int6"][0].startswith("Not measured on this model")
+    assert found["int6"] == (
+        "Not measured on this model: run `python app.py bench fidelity`.",
+        False,
+    )
     assert "60.0 %" in found["int4"][0]
     assert "int4/int4" in found["int2"][0]
     assert {name for name, (_, closed) in found.items() if closed} == {"int4", "int2"}
     allowed = notes(changed(Settings(), {"allow_unproven": True}))
     assert not any(closed for _, closed in allowed.values())
     assert "quanto4" not in found
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+@pytest.mark.parametrize("stage", ["waiting", "measuring", "done", "given_up"])
+def test_what_was_not_measured_says_so_in_the_choice_itself(lang: Language, stage: str) -> None:
+    """And whether it will be by itself: what is no better than the least that is tried is not."""
+
+    def choices(known: dict[str, Verdict]) -> dict[str, dict[str, object]]:
+        found = form(Settings(), lang, known, stage)["groups"]
+        entries = {entry["name"]: entry for group in found for entry in group["fields"]}
+        return {one["value"]: one for one in entries["seal_format"]["choices"]}
+
+    mark = table()["ui.choice.unmeasured"][lang]
+    by_itself = f"ui.verdict.{stage if stage in ('waiting', 'measuring') else 'unknown'}"
+    for value, one in choices({}).items():
+        if value == "fp":
+            assert one["label"] == table()["ui.choice.seal_format.fp"][lang]
+            continue
+        code = "ui.verdict.unknown" if value == "int2" else by_itself
+        assert one["label"] == mark.format(label=value)
+        assert (one["note"], one["closed"]) == (table()[code][lang], False)
+    least = Verdict(str(STEPS[-1]), 0.004, 97.0, 0.0, 512, "t", 0.0)
+    found = choices({least.pair: least})
+    assert [value for value in found if found[value]["label"] != value] == ["fp", "int2"]
+    assert "97.0" in str(found["int8"]["note"])
+    assert str(STEPS[-1]) in str(found["int8"]["note"])

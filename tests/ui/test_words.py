@@ -58,6 +58,7 @@ ENDINGS: dict[str, set[str]] = {
     },
     "ui.group.{}": {entry.group for entry in SCHEMA.values()},
     "ui.preset.{}": {*presets()},
+    "ui.verdict.{}": {"passed", "passed_by", "failed", "waiting", "measuring", "unknown"},
 }  # fmt: skip
 PLAIN = {"ui.unit.{}", "ui.choice.{}.{}"}  # fall back to what the settings file would say
 

@@ -76,4 +76,7 @@ def _without_paths(found: dict[str, Any]) -> dict[str, Any]:
     data = {k: v for k, v in found["data"].items() if k != "folder"}
     model = found["model"] | {"model": Path(found["model"]["model"]).name}
     problems = [{"code": one["code"], "fatal": one["fatal"]} for one in found["problems"]]
-    return found | {"system": system, "data": data, "model": model, "problems": problems}
+    # What else runs there is nobody's business.
+    memory = {k: v for k, v in found["memory"].items() if k != "programs"}
+    known = {"system": system, "data": data, "model": model, "memory": memory}
+    return found | known | {"problems": problems}

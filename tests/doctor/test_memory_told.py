@@ -1,13 +1,18 @@
 """What doctor says of memory: whose it is, how much stays free and why, what was measured."""
 
+import argparse
+import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
+from kvchat import doctor
 from kvchat.device.cuda import AcceleratorProbe
 from kvchat.device.fake import FakeProbe
 from kvchat.device.memory import DeviceMemory, pick_device
@@ -130,3 +135,17 @@ def test_what_was_measured_of_a_model_is_told(
     assert place.model(settings, tmp_path, None).facts["calibrated_steps"] == 1
     int8 = replace(settings, weights="int8")
     assert place.model(int8, tmp_path, None).facts["calibrated_steps"] == 0
+
+
+def test_a_report_for_others_names_no_program_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = FakeNvml({"GPU-aaaa": [Process("own", GIB), Process(os.getppid(), 3 * GIB)]})
+    monkeypatch.setattr(machine, "probe_for", lambda _: card(library))
+    name = psutil.Process(os.getppid()).name()
+    for is_report, is_named in ((False, True), (True, False)):
+        args = argparse.Namespace(json=True, report=is_report)
+        doctor.run(args, Settings(), tmp_path, "en")
+        found = json.loads(capsys.readouterr().out.splitlines()[0])
+        assert (json.dumps(name) in json.dumps(found["memory"])) is is_named
+        assert found["memory"]["other_processes"] == 3 * GIB

@@ -132,7 +132,6 @@ class Answers:
             engine, told = self._engine(live), told_of_messages(messages)
             keeper = self._listed(live, engine, told) if settings.list_api_chats else KeepNothing()
             make_answer(live, self._worker, engine, asking, told, keeper)
-            self._frames.forget(live.chat)
 
         with self._unless_it_fails(live):
             return self._run(live, make)
@@ -194,7 +193,6 @@ class Answers:
                 when_stopped()
                 raise
             make_answer(live, self._worker, engine, self._asking(live, keeper), words, keeper)
-            self._frames.forget(live.chat)
 
         return self._run(live, make)
 

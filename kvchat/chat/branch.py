@@ -39,8 +39,8 @@ class Branch:
             found.extend(self._store.replies(self._chat, sibling) or [sibling])
         return found
 
-    def exchanges(self, live: LiveAnswer | None) -> list[Exchange]:
-        """What a screen shows; a question that still waits for its documents stands at the end."""
+    def exchanges(self) -> list[Exchange]:
+        """What a screen shows of what is written down."""
         rows, turns = self._store.ledger(self._chat), self.turns()
         names = {one.hash for turn in turns for one in turn if one is not None}
         marked, pinned = marks(rows, names), self._store.pins(self._chat)
@@ -55,17 +55,12 @@ class Branch:
             )
             for number, (question, reply) in enumerate(turns, 1)
         ]
-        found = [
+        return [
             replace(one, problem=failed.get(one.user_hash))
             if one.reply is None or one.finish_reason == "failed"
             else one
             for one in found
         ]
-        if live is not None and live.turn == len(found) + 1:
-            found.append(
-                Exchange(live.turn, "", live.question, (), None, None, None, None, [], False, 1, 1)
-            )
-        return found
 
     def _summary(
         self, turns: Sequence[tuple[Message, Message | None]], marked: Marks
@@ -102,3 +97,11 @@ class Branch:
             sibling=versions.index(shown) + 1 if shown in versions else 1,
             num_siblings=max(1, len(versions)),
         )
+
+
+def with_pending(exchanges: Sequence[Exchange], live: LiveAnswer | None) -> list[Exchange]:
+    """A question that still waits for its documents stands at the end."""
+    if live is None or live.turn != len(exchanges) + 1:
+        return list(exchanges)
+    pending = Exchange(live.turn, "", live.question, (), None, None, None, None, [], False, 1, 1)
+    return [*exchanges, pending]

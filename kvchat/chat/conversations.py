@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.answers import Answers
-from kvchat.chat.branch import Branch
-from kvchat.chat.bring import decided_modes
+from kvchat.chat.branch import Branch, with_pending
 from kvchat.chat.export import report_lines
 from kvchat.chat.frames import Frames
+from kvchat.chat.known import KnownChats
 from kvchat.chat.pinning import Pinning
 from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
 from kvchat.chat.saved import SavedSettings
@@ -63,7 +63,8 @@ class Conversations:
         self._engine: Engine | None = None
         self._drop_unlisted()
         self._worker = Worker(lambda progress, cancel: self._load(data_dir, progress, cancel))
-        self._frames = Frames(self._store, self._worker, self.documents)
+        self._known = KnownChats(self._store)
+        self._frames = Frames(self._store, self._worker, self._known, self.documents)
         self._answers = Answers(
             self._store, self._shelf, self._worker, self._frames, lambda: self.settings
         )
@@ -171,7 +172,6 @@ class Conversations:
         if self._store.chat(chat).listed:
             self._forget_kv(chat)
         self._answers.end(chat)
-        self._frames.forget(chat)
         documents = [one.document for one in self._store.chat_documents(chat)]
         self._store.delete(chat)
         self._shelf.drop_unused(documents)
@@ -187,7 +187,8 @@ class Conversations:
         """The turns of the branch that is shown, oldest first; the question in flight is among
         them.
         """
-        return Branch(self._store, chat).exchanges(self.live(chat))
+        live = self.live(chat)  # before what is written: an answer that ended meanwhile is there
+        return with_pending(self._known.of(chat).exchanges, live)
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -215,7 +216,6 @@ class Conversations:
         self._store.delete_turn(chat, question.hash)
         self._forget_kv(chat, goes_on=True)
         self._shelf.drop_unused([])
-        self._frames.forget(chat)
 
     def switch(self, chat: str, turn: int, sibling: int, name: str | None = None) -> None:
         """Shows the k-th version of a turn, counted from 1."""
@@ -224,7 +224,6 @@ class Conversations:
         if not 1 <= sibling <= len(versions):
             raise RequestError("turn_gone", turn=turn)
         self._store.switch(chat, versions[sibling - 1])
-        self._frames.forget(chat)
 
     def stop(self, chat: str) -> None:
         live = self.live(chat)
@@ -264,7 +263,6 @@ class Conversations:
         that is pinned could not fit with it, and keeps nothing then.
         """
         self._pinning.pin_turn(chat, self._question(chat, turn, name).hash, pinned=pinned)
-        self._frames.forget(chat)
 
     def pin_document(
         self, chat: str, document: str, page: int | None = None, *, pinned: bool = True
@@ -274,7 +272,6 @@ class Conversations:
         """
         self._store.chat(chat)
         self._pinning.pin_document(chat, document, page, pinned=pinned)
-        self._frames.forget(chat)
 
     def undo_cost(self, chat: str, entry: int) -> Cost:
         """What it takes to take a ledger entry back. Raises RequestError where nothing of it is
@@ -301,7 +298,7 @@ class Conversations:
 
     def documents(self, chat: str) -> list[DocumentRow]:
         attached = self._store.chat_documents(chat)
-        modes = decided_modes(self._store.ledger(chat)) if attached else {}
+        modes = self._known.of(chat).modes if attached else {}
         pins = self._store.document_pins(chat) if attached else {}
         none: frozenset[int] = frozenset()
         return [

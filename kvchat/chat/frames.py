@@ -4,17 +4,15 @@ documents.
 Measures nothing itself; cheap enough to be asked ten times a second.
 """
 
-import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-from kvchat.chat.asked_back import asked_back
 from kvchat.chat.branch import Branch
-from kvchat.chat.rows import DocumentRow, Exchange
-from kvchat.chat.undo import offered
+from kvchat.chat.known import FIGURES, Known, KnownChats
+from kvchat.chat.rows import DocumentRow
 from kvchat.device.guarded import GuardedProbe
 from kvchat.device.memory import DeviceMemory, pick_device, probe_for
 from kvchat.engine.worker import Worker, load_row
@@ -22,44 +20,22 @@ from kvchat.errors import ModelError
 from kvchat.kvcache.frame import on_device
 from kvchat.store.store import Store
 
-FIGURES = ("reused_tokens", "prefill_s", "decode_tokens_per_s")
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What the store says of a chat: its turns' figures by name, and marks of those that have one;
-    what is pinned by name; entries of the ledger that can be taken back, and those that were asked
-    back, by number. `number`: the newest entry, 0 where there is none.
-    """
-
-    number: int = 0
-    figures: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    marks: Sequence[dict[str, Any]] = ()
-    pinned: Collection[str] = ()
-    offered: Sequence[int] = ()
-    asked: Sequence[int] = ()
-
-
-MOST_KNOWN = 8  # chats that somebody looks at by turns
-
 
 class Frames:
     """`documents` gives the rows of a chat's documents."""
 
     def __init__(
-        self, store: Store, worker: Worker, documents: Callable[[str], Sequence[DocumentRow]]
+        self,
+        store: Store,
+        worker: Worker,
+        known: KnownChats,
+        documents: Callable[[str], Sequence[DocumentRow]],
     ) -> None:
         self._store = store
         self._worker = worker
+        self._known = known
         self._documents = documents
         self._started_s = time.monotonic()
-        self._lock = threading.Lock()
-        self._known: dict[str, Known] = {}
-
-    def forget(self, chat: str) -> None:
-        """The chat changed: what is known of it is read again."""
-        with self._lock:
-            self._known.pop(chat, None)
 
     def chat_bytes(self) -> dict[str, int]:
         """What of each chat is in the cache: by its blocks, or as the open text."""
@@ -93,10 +69,10 @@ class Frames:
     def dressed(self, measured: dict[str, Any], chat: str | None) -> dict[str, Any]:
         """What the worker measured, as a frame of that chat."""
         frame = {key: value for key, value in measured.items() if key != "chats"}
-        known = self._know(chat) if chat else Known()
+        known = self._known.of(chat) if chat else None
         if chat is None or frame["chat"] != chat:
             frame |= {"spans": [], "turns": [], "kv": _all_idle(frame["kv"])}
-        elif chat:
+        elif known is not None:
             spans = [_with_figures(known, row) for row in frame["spans"]]
             turns = [row for row in spans if row["kind"] == "turn"]
             frame |= {"spans": spans, "turns": turns}
@@ -117,36 +93,14 @@ class Frames:
         runtime = {"stage": self._worker.stage, "load": self.load()}
         return frame | {
             "runtime": runtime,
-            "marks": list(known.marks),
-            "undo": {"offered": list(known.offered), "asked": list(known.asked)},
+            "marks": list(known.marks) if known else [],
+            "undo": {
+                "offered": list(known.offered) if known else [],
+                "asked": list(known.asked) if known else [],
+            },
             "documents": rows,
             "ledger": [],
         }
-
-    def _know(self, chat: str) -> Known:
-        """Read once, until the chat changes or something is done to it."""
-        with self._lock:
-            known = self._known.get(chat)
-            news = self._store.ledger(chat, known.number if known is not None else 0)
-            if known is None or news:
-                known = self._known[chat] = self._known_now(chat)
-                if len(self._known) > MOST_KNOWN:
-                    del self._known[next(iter(self._known))]
-            return known
-
-    def _known_now(self, chat: str) -> Known:
-        rows, exchanges = self._store.ledger(chat), Branch(self._store, chat).exchanges(None)
-        branch = {one.hash for one in self._store.messages(chat)}
-        pages = self._store.document_pins(chat)
-        whole = {document for document, numbers in pages.items() if numbers is None}
-        return Known(
-            rows[-1].number if rows else 0,
-            _figures(exchanges),
-            _marks(exchanges),
-            whole | {one.user_hash for one in exchanges if one.pinned},
-            offered(rows, branch),
-            asked_back(rows, branch).numbers,
-        )
 
     def ledger_since(self, chat: str | None, number: int) -> list[dict[str, Any]]:
         """Entries after that number, oldest first, each with its number; those of one chat with the
@@ -167,28 +121,6 @@ def _with_figures(known: Known, row: dict[str, Any]) -> dict[str, Any]:
     figures: dict[str, Any] = dict.fromkeys(FIGURES)
     figures |= known.figures.get(row["name"], {}) if row["kind"] == "turn" else {}
     return row | figures | {"pinned": row["pinned"] or row["name"] in known.pinned}
-
-
-def _figures(exchanges: Sequence[Exchange]) -> dict[str, dict[str, Any]]:
-    return {
-        one.user_hash: {key: (one.figures or {}).get(key) for key in FIGURES} for one in exchanges
-    }
-
-
-def _marks(exchanges: Sequence[Exchange]) -> list[dict[str, Any]]:
-    """Of the turns that the model does not see, not whole, or stored in less."""
-    return [
-        {
-            "turn": one.turn,
-            "name": one.user_hash,
-            "left_out": one.left_out,
-            "summarized": one.summary is not None,
-            "evicted": one.evicted,
-            "formats": one.formats,
-        }
-        for one in exchanges
-        if one.left_out or one.evicted or one.formats
-    ]
 
 
 def _all_idle(kv: dict[str, int]) -> dict[str, int]:

@@ -40,6 +40,22 @@ class Branches(Base):
             _, tip = tree.current_branch(connection, chat)
             return tree.chain(connection, tip)
 
+    def version(self, chat: str) -> tuple[object, ...]:
+        """Another one whenever anything of the chat's branches, replies, ledger or pins is."""
+        with self._database.read() as connection:
+            _, tip = tree.current_branch(connection, chat)
+            numbers = connection.execute(
+                "SELECT (SELECT max(number) FROM ledger WHERE chat = :chat),"
+                " (SELECT max(number) FROM generations WHERE chat = :chat),"
+                " (SELECT max(number) FROM reached WHERE chat = :chat),"
+                " (SELECT count(*) FROM reached WHERE chat = :chat),"
+                " (SELECT group_concat(message) FROM pins WHERE chat = :chat),"
+                " (SELECT group_concat(document || ' ' || ifnull(page, '')) FROM document_pins"
+                "  WHERE chat = :chat)",
+                {"chat": chat},
+            ).fetchone()
+            return (tip, *numbers)
+
     def fork(self, chat: str, parent: str | None) -> None:
         """A branch whose tip is `parent` becomes the current one; None starts the chat anew."""
         with self._database.write() as connection:

@@ -14,7 +14,6 @@ import pytest
 
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.conversations import Conversations
-from kvchat.chat.frames import Frames
 from kvchat.errors import StoreError
 from kvchat.settings import resolve
 from kvchat.units import MIB
@@ -182,16 +181,19 @@ def test_settings_that_cannot_be_kept_do_not_hold(
 
 
 def test_frames_are_drawn_while_chats_change(start: Start) -> None:
-    """Screens ask for frames all the time; what they read may be forgotten at any moment."""
+    """Screens ask for frames all the time; what they show of a chat may change at any moment."""
     conversations = start()
     chat = conversations.new_chat()
     answered(conversations.ask(chat, "hello"))
-    frames: Frames = conversations._frames
     over = threading.Event()
 
-    def forget() -> None:
+    def change() -> None:
         while not over.is_set():
-            frames.forget(chat)
+            for pinned in (True, False):
+                conversations.pin_turn(chat, 1, pinned=pinned)
+                (turn,) = conversations.frame(chat)["turns"]
+                assert turn["pinned"] is pinned
+                assert conversations.history(chat)[0].pinned is pinned
 
     def look() -> None:
         for _ in range(100):
@@ -199,9 +201,9 @@ def test_frames_are_drawn_while_chats_change(start: Start) -> None:
             assert turn["prefill_s"] is not None
 
     with ThreadPoolExecutor(4) as threads:
-        forgetting = threads.submit(forget)
+        changing = threads.submit(change)
         looking = [threads.submit(look) for _ in range(3)]
         wait(looking, 60)
         over.set()
-    for one in (forgetting, *looking):
+    for one in (changing, *looking):
         one.result(0)

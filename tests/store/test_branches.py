@@ -3,6 +3,7 @@
 import hashlib
 import json
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -247,3 +248,38 @@ def test_a_thousand_turns(store: Store, chat: str) -> None:
     assert len(store.messages(chat)) == 1998
     assert read_s < 0.5
     assert time.perf_counter() - begun < 3.0
+
+
+def test_the_version_is_another_one_after_every_change(store: Store, chat: str) -> None:
+    """Whoever keeps what it read of a chat asks for no more than this."""
+    store.attach_document(chat, "d", "d.pdf")
+    first, reply, second, last = talk(store, chat, "q1", "r1", "q2", "r2")
+    generation = Generation(reply.hash, (), "stop", {}, [], "m", 1.0)
+    other = store.new_chat("", "").id
+    changes = [
+        lambda: store.append(chat, "user", "q3"),
+        lambda: store.add_ledger(chat, "retry", {}),
+        lambda: store.add_generation(chat, generation),
+        lambda: store.pin(chat, first.hash),
+        lambda: store.unpin(chat, first.hash),
+        lambda: store.pin_document(chat, "d", 3),
+        lambda: store.pin_document(chat, "d"),
+        lambda: store.detach(chat, "d"),
+        lambda: store.fork(chat, second.hash),
+        lambda: store.append(chat, "assistant", "r2, again"),
+        lambda: store.switch(chat, last.hash),
+        lambda: store.delete_turn(chat, second.hash),
+    ]
+    seen = [store.version(chat)]
+    for change in changes:
+        change()
+        seen.append(store.version(chat))
+        assert seen[-1] == store.version(chat)
+    for before, after in pairwise(seen):
+        assert before != after
+    store.append(other, "user", "elsewhere")
+    store.add_ledger(other, "retry", {})
+    assert store.version(chat) == seen[-1]
+    store.delete(chat)
+    with pytest.raises(StoreError):
+        store.version(chat)

@@ -80,8 +80,8 @@ def open_engine(
         refusal = does_not_fit(folders[0], dtype, settings.weights, allowed, device)
         unload(loaded)
         raise refusal
-    monitor.start()
     if device.type == "cpu":
         lay_out(loaded.model, engine.room.latest.allowed_bytes - loaded.weight_bytes)
         cpu.prepare(engine.pool.geometries, [limits.storing.seal], loaded.spec.num_query_heads)
+    monitor.start()
     return engine

@@ -61,6 +61,10 @@ class Keeper(Protocol):
         ...
 
 
+# Prompts with fewer turns each time, where memory ran out before the first token.
+MOST_TRIES = 4
+
+
 class Stopped(Exception):
     """The answer was told to end before anything was computed for it."""
 
@@ -91,13 +95,26 @@ class Asking:
 def make_answer(
     live: LiveAnswer, worker: Worker, engine: Engine, asking: Asking, told: Told, keeper: Keeper
 ) -> None:
-    """Makes the answer and ends it, whatever happens. Blocks; runs on a thread of its own."""
+    """Makes the answer and ends it, whatever happens. Blocks; runs on a thread of its own.
+
+    Where memory ran out before the first token, the engine knows more of it than before: what then
+    fits is asked again.
+    """
+    failed: Failed | None = None
+    asked: Request | None = None
     try:
-        admitted = asking.admit(told, engine, asking.settings)
-        for taken in keeper.admitted(admitted):
-            live.add({"type": "took", **taken})
-        request = _request(live, asking, admitted, engine.loaded.stop)
-        _follow(live, worker, request, asking, keeper)
+        for _ in range(MOST_TRIES):
+            admitted = asking.admit(told, engine, asking.settings)
+            request = _request(live, asking, admitted, engine.loaded.stop)
+            if asked is not None and request.prompt_ids == asked.prompt_ids:
+                break
+            for taken in keeper.admitted(admitted):
+                live.add({"type": "took", **taken})
+            failed, asked = _follow(live, worker, request, asking, keeper), request
+            if failed is None:
+                return
+        if failed is not None:
+            _end(live, failed, (), keeper)
     except KVChatError as error:
         live.cancel.set()
         with suppress(KVChatError):
@@ -135,7 +152,10 @@ def _request(
 
 def _follow(
     live: LiveAnswer, worker: Worker, request: Request, asking: Asking, keeper: Keeper
-) -> None:
+) -> Failed | None:
+    """Tells of the answer, and ends it; but for one that ran out of memory before its first
+    token.
+    """
     ids: list[int] = []
     for event in worker.submit(request):
         match event:
@@ -150,8 +170,11 @@ def _follow(
                 live.add({"type": "took", **keeper.took(event.entry)})
             case Framed():
                 live.add(asking.dress(event.frame))
+            case Failed() if event.error.code == "out_of_memory" and not ids:
+                return event
             case _:
                 _end(live, event, ids, keeper)
+    return None
 
 
 def _end(live: LiveAnswer, event: Event, ids: Sequence[int], keeper: Keeper) -> None:

@@ -43,6 +43,7 @@ from kvchat.planner.measures import (
 )
 from kvchat.planner.plan import (
     LEAST_CHUNK,
+    LEAST_REPLY,
     RELIEVING,
     Offer,
     Snapshot,
@@ -62,6 +63,11 @@ if TYPE_CHECKING:
 # Blocks of a reply during which memory must suffice before anything comes back: where it comes and
 # goes from one to the next, nothing is moved to and fro.
 CALM_BLOCKS = 4
+# How long it counts that memory ran out with less taken than should have been there: others may
+# give theirs back.
+FOUND_S = 60.0
+# What is left for a question however little there seems to be.
+LEAST_TEXT = 2 * LEAST_REPLY
 
 
 class Room:
@@ -76,6 +82,7 @@ class Room:
         self._may_spill = may_spill(loaded.device.type, driver_system())
         self._pace = Pace()
         self._calm = 0
+        self._found: tuple[int, float] | None = None
         self._pool, self._local = pool, local
         self._host_bytes_per_s = _host_bytes_per_s(pool.device)
         self.text: Text | None = None
@@ -129,7 +136,13 @@ class Room:
             self._host_free_bytes(),
             self._host_bytes_per_s,
         )
+        self.latest = replace(self.latest, found_bytes=self._found_bytes(self.latest.device.at_s))
         return self.latest
+
+    def _found_bytes(self, now_s: float) -> int | None:
+        if self._found is not None and now_s - self._found[1] > FOUND_S:
+            self._found = None
+        return None if self._found is None else self._found[0]
 
     def _device(self, own_bytes: int) -> DeviceMemory:
         """As it is read; where it does not answer, what it last said, less what we took since."""
@@ -179,7 +192,14 @@ class Room:
         return self._capacity[1]
 
     def out_of_memory(self, needed_bytes: int) -> OutOfMemory:
+        """Every rung is spent. Where it was no limit of ours that was short, what is held by now is
+        taken to be all that there is, for a while: the next prompt is planned for that.
+        """
         now = self.snapshot()
+        if not needed_bytes:
+            least = self.costs.needed_bytes(LEAST_TEXT, LEAST_CHUNK)
+            self._found = max(least, now.own_bytes), now.device.at_s
+            now = self.snapshot()
         return OutOfMemory(
             "out_of_memory",
             needed=needed_bytes,

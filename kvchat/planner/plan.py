@@ -41,7 +41,8 @@ DROP_PARTS = 16
 class Snapshot:
     """What was measured. `device.free` is what the system says; own bytes are what torch holds for
     us. `host_free_bytes`: what may still be moved to the host, read from there at
-    `host_bytes_per_s` (None: as fast as on the device).
+    `host_bytes_per_s` (None: as fast as on the device). `found_bytes`: what turned out to be all
+    that there is, whatever the device says; None where nothing ran out lately.
     """
 
     device: DeviceMemory
@@ -53,6 +54,7 @@ class Snapshot:
     library_bytes: int = 0
     host_free_bytes: int = 0
     host_bytes_per_s: float | None = None
+    found_bytes: int | None = None
 
     @property
     def own_bytes(self) -> int:
@@ -60,9 +62,12 @@ class Snapshot:
 
     @property
     def allowed_bytes(self) -> int:
-        """What kvchat may hold in all: min(budget, own + free + unused by torch - headroom)."""
+        """What kvchat may hold in all: min(budget, own + free + unused by torch - headroom, what
+        turned out to be there).
+        """
         by_device = self.own_bytes + self.device.free + self.device.cached - self.headroom
-        return by_device if self.budget is None else min(self.budget, by_device)
+        known = (one for one in (self.budget, self.found_bytes) if one is not None)
+        return min((by_device, *known))
 
     @property
     def is_pressed(self) -> bool:

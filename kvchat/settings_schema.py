@@ -146,8 +146,10 @@ class Settings:
         group="memory",
         label=("Allow formats that failed", "통과하지 못한 형식 허용"),
         help=(
-            "Lets KV formats be chosen that did not pass `bench fidelity` on this model.",
-            "이 모델의 `bench fidelity`를 통과하지 못한 KV 형식도 고를 수 있게 합니다.",
+            "Lets KV formats be chosen that failed on this model, and old text be stored in those "
+            "and in formats that were not measured on it when memory is short.",
+            "이 모델이 통과하지 못한 KV 형식도 고를 수 있게 하고, 메모리가 모자라면 이전 내용을 "
+            "그런 형식이나 이 모델에서 측정하지 않은 형식으로도 저장하게 합니다.",
         ),
     )
     sink_tokens: int = _entry(

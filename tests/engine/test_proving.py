@@ -17,18 +17,29 @@ from kvchat.device.memory import DeviceMemory
 from kvchat.engine import fidelity, proving
 from kvchat.engine.engine import Engine
 from kvchat.engine.events import Done
-from kvchat.engine.fidelity import CHUNK_TOKENS, Lengths, PairReader, reading_bytes
+from kvchat.engine.fidelity import (
+    CHUNK_TOKENS,
+    Lengths,
+    PairReader,
+    Score,
+    reading,
+    reading_bytes,
+    shipped_sample,
+)
 from kvchat.engine.limits import Limits
 from kvchat.engine.proving import LENGTHS, MOST_FAILURES, Proving
 from kvchat.engine.worker import Worker
 from kvchat.kvcache.blocks import FP
 from kvchat.kvcache.pool import Pool
-from kvchat.memory.verdicts import STEPS, Verdict, failure_of
-from kvchat.models.load import LoadedModel
+from kvchat.memory.formats import FormatPair
+from kvchat.memory.verdicts import LEAST_SAME_PERCENT, MOST_KL, STEPS, Verdict, failure_of
+from kvchat.models.catalog import builtin
+from kvchat.models.load import LoadedModel, load_model
 from kvchat.units import GIB
 from tests.engine.test_engine import MakeEngine, done, random_ids, request
 from tests.engine.test_injected import loaded_as as loaded_as
 from tests.engine.test_worker import Asked, long_request
+from tests.tiny import builtin_data_dir
 
 NAMES = [str(pair) for pair in STEPS]
 SHORT = Lengths(num_tokens=384, num_scored=128, num_around_needles=0)
@@ -124,6 +135,29 @@ def test_what_a_model_passes_in_is_found_out(
     engine.close_text()
     engine.pool.check_integrity(0)
     assert engine.frame()["formats"]["stage"] == "done"
+
+
+@pytest.mark.slow
+def test_the_built_in_model_passes_what_it_passes_in_a_benchmark() -> None:
+    """So little text tells int4 from int2, with much room between the two bounds."""
+    loaded = load_model(builtin().name, data_dir=builtin_data_dir(), device=torch.device("cpu"))
+    roomy = DeviceMemory("cpu", 64 * GIB, 32 * GIB, 0, 0, 0, 0.0)
+    engine = Engine(loaded, FakeProbe([roomy]), Limits(None, GIB, ("drop_idle",)))
+    pairs = (FP, *STEPS, FormatPair.parse("int2"))
+    readers = {str(pair): PairReader(engine, pair) for pair in pairs}
+    scores = {name: Score(reader.bits) for name, reader in readers.items()}
+    text = shipped_sample(loaded.name, "ko")
+    assert text.name == "wording.en"
+    ids = text.ids(loaded.tokenizer)
+    for _ in reading(readers, scores, ids, LENGTHS, loaded.device):
+        pass
+    computed = scores.pop("fp/fp")
+    found = {name: score.verdict(name, computed, text.name) for name, score in scores.items()}
+    for name in NAMES:
+        assert found[name].kl < MOST_KL / 4
+        assert found[name].same_percent > LEAST_SAME_PERCENT + 1.5
+    assert found["int2/int2"].kl > 3 * MOST_KL
+    assert found["int2/int2"].same_percent < LEAST_SAME_PERCENT - 4
 
 
 def test_keys_with_an_outlier_fail_though_the_model_is_the_same(make_engine: MakeEngine) -> None:

@@ -60,8 +60,10 @@
     return [K.say(`ui.load.${step}`), part, load.s ? K.seconds(load.s) : ""].filter(Boolean).join(" · ");
   };
 
-  // The model's name, its notices and errors are not in the frame: asked for when the stage changes.
+  // The model's name, its notices and errors are not in the frame: asked for when the stage changes,
+  // and when more is known of its formats.
   let stage = null;
+  let formats = null;
   const ask = async () => {
     const found = await K.call("status");
     if (found.stage === undefined) return;
@@ -71,8 +73,10 @@
   K.on("frame", (frame) => {
     const now = frame.runtime?.stage;
     const settled = ["loading", "error"].includes(stage) !== ["loading", "error"].includes(now);
-    if (stage === null || settled) ask();
+    const known = frame.formats?.stage ?? null;
+    if (stage === null || settled || known !== formats) ask();
     stage = now;
+    formats = known;
   });
   ask();
 })();

@@ -34,8 +34,14 @@ def worker(stage: str, newest: DeviceMemory | None) -> Any:
     return SimpleNamespace(frame=on_device(frame, NOW), engine=engine, stage=stage, progress=None)
 
 
+def frames_of(worker: Any) -> Frames:
+    """Without a chat the store is not asked."""
+    nothing: Any = None
+    return Frames(nothing, worker, known=nothing, documents=lambda _: ())
+
+
 def shown(stage: str, newest: DeviceMemory | None) -> dict[str, Any]:
-    return Frames(None, worker(stage, newest), lambda _: ()).frame(None)  # type: ignore[arg-type]
+    return frames_of(worker(stage, newest)).frame(None)
 
 
 @pytest.mark.parametrize("stage", ["prefill", "decode"])
@@ -69,7 +75,7 @@ def test_before_loading_a_device_that_cannot_be_read_is_shown_empty(
     liar = Liar(NOW)
     monkeypatch.setattr(frames, "_probe", lambda: GuardedProbe(liar))
     before = SimpleNamespace(frame=None, engine=None, stage="loading", progress=None)
-    made = Frames(None, before, lambda _: ())  # type: ignore[arg-type]
+    made = frames_of(before)
     assert made.frame(None)["device"]["total"] == 8 * GIB
     liar.lie = LIES["raises"]
     assert made.frame(None)["device"]["total"] == 0

@@ -300,7 +300,8 @@ class Answers:
         whole = attached(store, chat).whole()
         told = told_of_branch(store, chat, self._shelf, [one for one in whole if one.leading])
         cite = citer(question.attachments, whole, question.content, self._shelf)
-        return told, KeepInChat(store, live, question.hash, engine.loaded.name, cite)
+        about = (question.hash, engine.loaded.name, cite, self._frames.held_bytes)
+        return told, KeepInChat(store, live, *about)
 
 
 def _refuse_if_empty(text: str) -> None:

@@ -5,7 +5,7 @@ Measures nothing itself; cheap enough to be asked ten times a second.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -46,6 +46,15 @@ class Frames:
         if frame["chat"]:
             held[frame["chat"]] = sum(row["bytes"] for row in frame["spans"])
         return held
+
+    def held_bytes(self, chat: str, turns: Collection[str]) -> int | None:
+        """What these turns hold on the device, as last measured; None where that was not the
+        chat's text.
+        """
+        frame = self._worker.frame
+        if frame is None or frame["chat"] != chat:
+            return None
+        return sum(int(row["bytes"]) for row in frame["spans"] if row["name"] in turns)
 
     def load(self) -> dict[str, Any]:
         """How far loading the model is."""

@@ -3,7 +3,7 @@ nothing.
 """
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from kvchat.chat.admit import Admitted
@@ -17,6 +17,8 @@ from kvchat.planner.ledger import entry, pages
 from kvchat.planner.measures import LEAVES_OUT, Summarize
 from kvchat.store.records import Generation, LedgerEntry
 from kvchat.store.store import Store
+
+HeldBytes = Callable[[str, Collection[str]], int | None]
 
 
 class KeepNothing:
@@ -41,8 +43,8 @@ class KeepNothing:
 class KeepInChat:
     """Drafts the reply token by token, then makes it a message with its figures and citations.
 
-    `cite` gives the answer's citations, told again once it is complete. `tells_all`: listeners are
-    told of every turn left out, not only of news.
+    `cite` gives the answer's citations, told again once it is complete; `held_bytes` what turns of
+    the chat held before. `tells_all`: listeners are told of every turn left out, not only of news.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class KeepInChat:
         user_hash: str,
         model: str,
         cite: Cite = lambda *_: [],
+        held_bytes: HeldBytes = lambda *_: None,
         *,
         tells_all: bool = False,
     ) -> None:
@@ -60,6 +63,7 @@ class KeepInChat:
         self._chat = live.chat
         self._model = model
         self._cite = cite
+        self._held_bytes = held_bytes
         self._user_hash = user_hash
         self._tells_all = tells_all
         self._left_out: tuple[str, ...] = ()
@@ -75,7 +79,8 @@ class KeepInChat:
                 told.append(self.took(row))
             elif not _is_known(row, before):
                 documents = documents_of(self._store, self._chat, row["turns"])
-                told.append(self.took(row | {"documents": documents}))
+                held = self._held_bytes(self._chat, row["turns"])
+                told.append(self.took(row | {"documents": documents, "bytes_measured": held}))
             elif self._tells_all:
                 told.append(row)
         if before.left_out and not admitted.left_out:

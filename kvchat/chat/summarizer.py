@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.admit import Admitted, Told, admit, admit_with
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from kvchat.engine.engine import Engine
 
 MOST_TOKENS, SHARE = 256, 8  # of what fits, a summary takes an eighth at most
-FRAME_TOKENS = 48  # what stands around it
+SLACK = 9 / 8  # the ids of a text that was written need not be those that it was written with
 _ASKED = (
     "Summarize the conversation below in a few short sentences, in the language in which it was"
     " held. Keep names, numbers, decisions and open questions. Write nothing but the summary."
@@ -55,7 +56,7 @@ class Summarizer:
         most = min(MOST_TOKENS, most)
         try:
             # Room is kept for the longest one, so that the cut is the same however long it is.
-            room = admit(replace(told, summary="word " * (most + FRAME_TOKENS)), *about)
+            room = admit(replace(told, summary=_framed(_filling(most, engine))), *about)
         except OutOfMemory:
             return admit(told, *about)
         if not room.left_out:
@@ -176,6 +177,13 @@ def _question(earlier: str, messages: Sequence[ChatMessage]) -> str:
     told = [f"What was said before, in short: {earlier}"] if earlier else []
     told += [f"{_WROTE[one.role]}: {one.content}" for one in messages if one.content.strip()]
     return "\n\n".join([_ASKED, *told])
+
+
+def _filling(num_tokens: int, engine: Engine) -> str:
+    """A text of so many tokens, and a little more."""
+    words = "word " * 8
+    ids = engine.loaded.tokenizer(words, add_special_tokens=False)["input_ids"]
+    return words * ceil(num_tokens * SLACK / len(ids))
 
 
 def _framed(text: str) -> str:

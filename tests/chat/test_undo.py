@@ -32,6 +32,8 @@ def test_turns_that_were_left_out_are_read_again(start: Start) -> None:
     gone = set(cut["turns"])
     assert cut["undo"] == "read_again"
     assert cut["lost_tokens"] == cut["arguments"]["tokens"] > 0
+    assert cut["bytes_measured"] > 0  # what they held until then
+    assert abs(cut["bytes_measured"] - cut["bytes_predicted"]) < cut["bytes_predicted"]
     assert cut["question"] in {one.user_hash for one in conversations.history(chat)} - gone
     newest = rows(conversations, chat, "truncate_turns")[-1]["number"]
     frame = conversations.frame(chat)
@@ -52,6 +54,8 @@ def test_turns_that_were_left_out_are_read_again(start: Start) -> None:
     wanted = {turn for row in rows(conversations, chat, "undo") for turn in row["turns"]}
     assert not wanted & {one.user_hash for one in seen if one.left_out}
     assert any(one.left_out for one in seen)  # others went for them
+    told = next(one for one in live.ledger if one["code"] == "undone")
+    assert told.keys() >= {"number", "documents", "before", "after", "lost_tokens", "undo"}
     (done,) = rows(conversations, chat, "undone")
     assert done["arguments"]["entry"] == newest
     assert live.figures is not None

@@ -7,6 +7,7 @@ is downloaded.
 import importlib.util
 import os
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from kvchat.memory.verdicts import STEPS, Verdict
 from kvchat.models.builtin import builtin_folder
 from kvchat.models.catalog import builtin
 from kvchat.models.progress import Report, silent
+from kvchat.models.verdicts import verdict_key
+from kvchat.settings import Settings
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -122,6 +125,11 @@ def tiny_folder(
     model.to(dtype).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
+
+
+def key_of(folder: Path) -> str:
+    """What the verdicts of the model in a folder are kept under."""
+    return verdict_key(replace(Settings(), model=str(folder)))
 
 
 def passed_verdicts() -> list[Verdict]:

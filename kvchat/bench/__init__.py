@@ -26,7 +26,7 @@ from kvchat.engine.engine import Engine
 from kvchat.engine.open import open_engine
 from kvchat.errors import SettingsError
 from kvchat.models.progress import silent
-from kvchat.models.verdicts import keep_verdicts
+from kvchat.models.verdicts import keep_verdicts, verdict_key
 from kvchat.settings import Settings, changed
 from kvchat.wording import Language
 
@@ -101,6 +101,7 @@ class _Benches:
         rows = list(fidelity.measured(self.engine, text, self.pairs or fidelity.DEFAULT_PAIRS))
         found = [fidelity.verdict_of(row) for row in rows]
         kept = [one for one in found if one is not None]
-        keep_verdicts(self.data_dir, loaded.name, kept, self.settings.layer_formats)
+        key = verdict_key(self.settings)
+        keep_verdicts(self.data_dir, key, kept, self.settings.layer_formats)
         for row, verdict in zip(rows, found, strict=True):
             yield row | {"passed": None if verdict is None else verdict.passed}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +34,9 @@ from kvchat.models.verdicts import (
     FORMAT_SETTINGS,
     Verdict,
     keep_verdicts,
-    model_name,
     notices_about,
     refuse_failed,
+    verdict_key,
     verdicts,
 )
 from kvchat.planner.ledger import entry, stored
@@ -327,15 +328,18 @@ class Conversations:
 
     def verdicts(self) -> dict[str, Verdict]:
         """What the model that runs here was measured with, by pair of KV formats."""
-        running = self._started_with
-        return verdicts(self._data_dir, model_name(running), running.layer_formats)
+        return verdicts(self._data_dir, self._verdict_key, self._started_with.layer_formats)
+
+    @cached_property
+    def _verdict_key(self) -> str:
+        return verdict_key(self._started_with)
 
     def _proven(self, found: list[Verdict]) -> None:
         """What the engine found out while nothing was asked: kept, and used from the next text on.
         Raises StoreError.
         """
-        running = self._started_with
-        keep_verdicts(self._data_dir, model_name(running), found, running.layer_formats)
+        layers = self._started_with.layer_formats
+        keep_verdicts(self._data_dir, self._verdict_key, found, layers)
         with self._settings_lock:
             engine = self._engine
             if engine is None:

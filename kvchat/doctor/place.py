@@ -20,11 +20,11 @@ from kvchat.memory.formats import FormatPair
 from kvchat.memory.verdicts import STEPS, judgement_of
 from kvchat.models.calibrations import calibration_key, read_calibration
 from kvchat.models.catalog import builtin
+from kvchat.models.digest import weights_digest
 from kvchat.models.fitting import does_not_fit, least_bytes
 from kvchat.models.folder import examine
 from kvchat.models.manifest import is_whole
-from kvchat.models.verdicts import model_name, verdicts
-from kvchat.models.weights import weights_digest
+from kvchat.models.verdicts import verdict_key, verdicts
 from kvchat.settings import Settings
 from kvchat.units import GIB, format_least, format_size
 
@@ -120,7 +120,7 @@ def _formats(settings: Settings, folder: Path) -> list[dict[str, Any]]:
     """What is known of the pairs that the planner steps down to, and of the one that text is stored
     in. `passed`: None where nothing is.
     """
-    known = verdicts(folder, model_name(settings), settings.layer_formats)
+    known = verdicts(folder, verdict_key(settings), settings.layer_formats)
     pairs = dict.fromkeys((*STEPS, FormatPair.parse(settings.seal_format)))
     judged = {pair: judgement_of(pair, known) for pair in pairs if pair.hot_tokens}
     return [

@@ -18,12 +18,12 @@ from kvchat.kvcache.disk import KV_FOLDER, KVFolder
 from kvchat.kvcache.tiers import DiskPlace
 from kvchat.memory.formats import FormatPair, layer_pairs
 from kvchat.models.calibrations import KeptCalibration, calibration_key
+from kvchat.models.digest import weights_digest
 from kvchat.models.fitting import LEAST_TEXT, does_not_fit, refuse_too_large, spec_of_folder
 from kvchat.models.layout import lay_out
 from kvchat.models.load import load_model, unload
 from kvchat.models.progress import LoadProgress
-from kvchat.models.verdicts import model_name, refuse_failed, verdicts
-from kvchat.models.weights import weights_digest
+from kvchat.models.verdicts import refuse_failed, verdict_key, verdicts
 from kvchat.planner.plan import LEAST_CHUNK
 from kvchat.settings import Settings
 
@@ -39,7 +39,7 @@ def open_engine(
     """
     refuse_failed(settings, data_dir)
     device = pick_device()
-    known = verdicts(data_dir, model_name(settings), settings.layer_formats)
+    known = verdicts(data_dir, verdict_key(settings), settings.layer_formats)
     limits, monitor = limits_for(settings, device, known), monitor_for(device)
     torch.set_num_threads(limits.threads or USUAL_THREADS)
 

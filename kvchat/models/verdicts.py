@@ -3,7 +3,8 @@
 One JSON file in the data folder, not a table of the store: `plan` and a second program read it
 while another holds the folder, and a benchmark writes it then. What was measured is kept; whether
 that is enough is decided when it is read. The built-in model's verdicts come with the program, and
-what is measured here goes before them. Knows no engine and no measuring.
+what is measured here goes before them. Those of other models are kept under a digest beside the
+name: folders of one name may hold different models. Knows no engine and no measuring.
 """
 
 import json
@@ -20,6 +21,7 @@ from kvchat.memory.verdicts import MOST_KL as MOST_KL
 from kvchat.memory.verdicts import Verdict as Verdict
 from kvchat.memory.verdicts import failure_of, judgement_of
 from kvchat.models.catalog import builtin
+from kvchat.models.digest import weights_digest
 from kvchat.settings import SCHEMA, Settings
 from kvchat.wording import settings_folder
 
@@ -32,7 +34,8 @@ _NUMBERS = ("kl", "same_percent", "perplexity_percent", "num_scored", "measured_
 def verdicts(data_dir: Path, model: str, layers: str = "") -> dict[str, Verdict]:
     """What is known of a model, by pair of formats; nothing where the file cannot be read.
 
-    `layers`: the setting `layer_formats`. What passed without it passes all the more with it.
+    `model`: as `verdict_key` says. `layers`: the setting `layer_formats`. What passed without it
+    passes all the more with it.
     """
     own = _read(data_dir / _NAME)
     found = _known(_read(settings_folder() / _NAME), model) | _known(own, model)
@@ -67,8 +70,8 @@ def refuse_failed(
     """
     if settings.allow_unproven:
         return
-    model = model_name(settings)
-    known, defaults = verdicts(data_dir, model, settings.layer_formats), Settings()
+    known = verdicts(data_dir, verdict_key(settings), settings.layer_formats)
+    defaults = Settings()
     for name in FORMAT_SETTINGS.intersection(names):
         value = getattr(settings, name)
         against = failure_of(FormatPair.parse(value), known)
@@ -77,7 +80,7 @@ def refuse_failed(
                 "format_failed",
                 name=name,
                 value=value,
-                model=model,
+                model=model_name(settings),
                 pair=against.pair,
                 kl=f"{against.kl:.4f}",
                 same=f"{against.same_percent:.1f}",
@@ -104,6 +107,20 @@ def model_name(settings: Settings) -> str:
     if settings.model == builtin().name:
         return settings.model
     return Path(settings.model).expanduser().resolve().name
+
+
+def verdict_key(settings: Settings) -> str:
+    """What the verdicts of the settings' model are kept under: its name, and what tells its
+    weights, as they are loaded, from others. Only the name where they cannot be read.
+    """
+    name = model_name(settings)
+    if settings.model == builtin().name:
+        return name
+    try:
+        digest = weights_digest(Path(settings.model).expanduser(), settings.weights)
+    except OSError:
+        return name
+    return f"{name} {digest.hex()[:16]}"
 
 
 def _key(model: str, layers: str) -> str:

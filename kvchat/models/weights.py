@@ -7,7 +7,6 @@ tokenizer.
 
 import sys
 from collections.abc import Iterator
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,6 @@ from kvchat.models.folder import ModelFolder, examine
 from kvchat.models.progress import Report, silent
 
 META = torch.device("meta")
-# Of a weights file: pieces that are looked at, beside its size and date.
-NUM_SAMPLES, SAMPLE_BYTES = 64, 4096
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
@@ -122,21 +119,6 @@ def _plain(tensor: Tensor) -> Iterator[Tensor]:
     names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     for name in names:
         yield from _plain(getattr(tensor, name))
-
-
-def weights_digest(folder: Path, weights: str) -> bytes:
-    """Of the config and the weights files, by size, date and samples, and of how they are loaded:
-    what holds for a model by this digest holds for no other.
-    """
-    digest = blake2b(weights.encode(), digest_size=16)
-    for file in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
-        found = file.stat()
-        digest.update(f"{file.name} {found.st_size} {found.st_mtime_ns} ".encode())
-        with file.open("rb") as content:
-            for i in range(NUM_SAMPLES):
-                content.seek(found.st_size * i // NUM_SAMPLES)
-                digest.update(content.read(SAMPLE_BYTES))
-    return digest.digest()
 
 
 def predicted_weight_bytes(folder: Path, dtype: torch.dtype, weights: str = "as-is") -> int:

@@ -13,7 +13,7 @@ from kvchat.engine.engine import Engine
 from kvchat.memory.formats import FormatPair
 from kvchat.models.verdicts import verdicts
 from kvchat.units import MIB
-from tests.tiny import tiny_folder
+from tests.tiny import key_of, tiny_folder
 
 # 128 KiB a token as computed: 512 tokens in 64 MiB.
 HELD = {"fp/fp": 512, "int8/int8": 960, "int4/int4": 1984, "llama.cpp f16": 512}
@@ -30,7 +30,7 @@ def test_fidelity_keeps_its_verdict(
     assert [(row["pair"], row["passed"]) for row in rows] == [
         ("fp/fp", None), ("int8/int8", True), ("int2/int2", False),
     ]  # fmt: skip
-    kept = verdicts(data_dir, "tiny")
+    kept = verdicts(data_dir, key_of(Path(folder)))
     assert {pair: one.passed for pair, one in kept.items()} == {
         "int8/int8": True, "int2/int2": False,
     }  # fmt: skip
@@ -38,7 +38,7 @@ def test_fidelity_keeps_its_verdict(
     assert cli.main([*words, "--pairs", "int4,q4_0", "--lang", "ko"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert ["통과" in line for line in lines] == [False, True, False]  # or not: "통과 못 함"
-    assert set(verdicts(data_dir, "tiny")) == {"int8/int8", "int2/int2", "int4/int4"}
+    assert set(verdicts(data_dir, key_of(Path(folder)))) == {"int8/int8", "int2/int2", "int4/int4"}
 
 
 def test_cache_needs_no_model(

@@ -8,7 +8,7 @@ import pytest
 from kvchat.chat.conversations import Conversations
 from kvchat.models.verdicts import keep_verdicts
 from kvchat.settings import resolve
-from tests.tiny import passed_verdicts, tiny_folder
+from tests.tiny import key_of, passed_verdicts, tiny_folder
 
 Start = Callable[..., Conversations]
 
@@ -23,7 +23,7 @@ def start(tiny_path: Path, data_dir: Path) -> Iterator[Start]:
     """Starts the conversations; again after a `close`, on the same data folder. The model was
     measured, and passed in the formats that a planner steps down to.
     """
-    keep_verdicts(data_dir, "tiny", passed_verdicts())
+    keep_verdicts(data_dir, key_of(tiny_path), passed_verdicts())
     opened: list[Conversations] = []
 
     def begin(**flags: object) -> Conversations:

@@ -17,7 +17,7 @@ from kvchat.errors import SettingsError
 from kvchat.memory.verdicts import STEPS
 from kvchat.settings import resolve
 from kvchat.ui.forms import form
-from tests.tiny import tiny_folder
+from tests.tiny import key_of, tiny_folder
 
 NAMES = [str(pair) for pair in STEPS]
 Open = Callable[..., Conversations]
@@ -72,7 +72,7 @@ def test_found_out_once_and_used_at_once(
     folder = tiny_folder("gemma3", tmp_path / "tiny")
     conversations = measured(opened(folder, floor_format="int4"))
     assert offered(conversations) == NAMES
-    kept = json.loads((data_dir / "verdicts.json").read_text())["models"]["tiny"]
+    kept = json.loads((data_dir / "verdicts.json").read_text())["models"][key_of(folder)]
     assert list(kept) == NAMES
     assert all(row["text"] == "wording.en" and row["num_scored"] == 512 for row in kept.values())
     assert not any("not measured" in one["label"] for value, one in choices(conversations).items()
@@ -80,6 +80,8 @@ def test_found_out_once_and_used_at_once(
     monkeypatch.setattr(PairReader, "read", lambda *_: 1 / 0)
     again = opened(folder, floor_format="int8")
     assert again.status()["formats"] == {"offered": NAMES[:1], "stage": "done"}
+    other = opened(tiny_folder("gemma3", tmp_path / "other" / "tiny", seed=1))
+    assert other.status()["formats"]["offered"] == [], "a folder of that name is another model"
 
 
 @pytest.fixture

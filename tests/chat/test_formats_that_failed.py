@@ -9,15 +9,16 @@ from kvchat import cli
 from kvchat.chat.conversations import Conversations
 from kvchat.errors import SettingsError
 from kvchat.models.verdicts import Verdict, keep_verdicts
+from tests.tiny import key_of
 
 Start = Callable[..., Conversations]
 FAILED = Verdict("int4/int4", 0.3, 61.5, 20.0, 1024, "words.txt", 1.0)
 
 
-def test_not_in_the_running_program(start: Start, data_dir: Path) -> None:
+def test_not_in_the_running_program(start: Start, data_dir: Path, tiny_path: Path) -> None:
     """Nothing changes; what does not concern formats goes on; who insists is let through."""
     conversations = start()
-    keep_verdicts(data_dir, "tiny", [FAILED])
+    keep_verdicts(data_dir, key_of(tiny_path), [FAILED])
     assert conversations.verdicts()["int4/int4"] == FAILED
     with pytest.raises(SettingsError, match=r"int4 is not offered for tiny \(seal_format\)"):
         conversations.apply({"seal_format": "int4", "top_k": 3})
@@ -35,7 +36,7 @@ def test_not_in_the_running_program(start: Start, data_dir: Path) -> None:
 def test_not_from_the_command_line(
     tiny_path: Path, data_dir: Path, capsys: pytest.CaptureFixture[str], lang: str
 ) -> None:
-    keep_verdicts(data_dir, "tiny", [FAILED])
+    keep_verdicts(data_dir, key_of(tiny_path), [FAILED])
     words = ["ask", "hello", "--model", str(tiny_path), "--data-dir", str(data_dir)]
     assert cli.main([*words, "--lang", lang, "--set", "floor_format=int2"]) == 1
     said = capsys.readouterr().err

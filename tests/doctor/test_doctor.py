@@ -18,7 +18,7 @@ from kvchat.settings import Settings, changed
 from kvchat.units import GIB
 from kvchat.wording import LANGUAGES, Language, say, table
 from packaging.requirements import Requirement
-from tests.tiny import tiny_folder
+from tests.tiny import key_of, tiny_folder
 
 
 def doctor(
@@ -58,14 +58,15 @@ def test_what_is_known_of_the_formats_of_this_model(
     capsys: pytest.CaptureFixture[str], data_dir: Path, tmp_path: Path, lang: Language
 ):
     """Measured or not, passed or failed; the one that text is stored in is among them."""
-    flags = ["--model", str(tiny_folder("llama", tmp_path / "tiny")), "--set", "seal_format=int2"]
+    folder = tiny_folder("llama", tmp_path / "tiny")
+    flags = ["--model", str(folder), "--set", "seal_format=int2"]
     _, found = doctor(capsys, data_dir, *flags)
     unknown = {"passed": None, "kl": None, "same_percent": None}
     names = [*map(str, STEPS), "int2/int2"]
     assert found["model"]["formats"] == [{"pair": name} | unknown for name in names]
     figures = (0.1, 512, "wording.en", 1.0)
     passed, failed = Verdict(names[0], 0.001, 99.5, *figures), Verdict(names[1], 0.3, 71, *figures)
-    keep_verdicts(data_dir, "tiny", [passed, failed])
+    keep_verdicts(data_dir, key_of(folder), [passed, failed])
     assert main(["doctor", "--data-dir", str(data_dir), "--lang", lang, *flags[:2]]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("KV ")]
     assert lines == [

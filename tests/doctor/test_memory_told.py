@@ -21,7 +21,7 @@ from kvchat.doctor import machine, place
 from kvchat.doctor.telling import as_text
 from kvchat.memory.calibrate import Calibration, Step
 from kvchat.models.calibrations import calibration_key, keep_calibration
-from kvchat.models.weights import weights_digest
+from kvchat.models.digest import weights_digest
 from kvchat.settings import Settings, changed
 from kvchat.units import GIB
 from kvchat.wording import LANGUAGES, say, table

@@ -16,10 +16,12 @@ from kvchat.models.verdicts import (
     keep_verdicts,
     notices_about,
     refuse_failed,
+    verdict_key,
     verdicts,
 )
 from kvchat.settings import resolve
 from kvchat.wording import LANGUAGES, table
+from tests.tiny import tiny_folder
 
 ONE = Verdict("int6/int4", 0.0018, 97.6, -0.2, 1024, "wording.en", 1.5)
 
@@ -150,3 +152,21 @@ def test_what_is_stored_in_formats_that_nothing_is_known_of_is_said(
     assert notices_about(settings, known) == ((said,) if said else ())
     for lang in LANGUAGES:
         assert said is None or table()[said][lang]
+
+
+def test_folders_of_one_name_are_not_one_model(tmp_path: Path) -> None:
+    """The weights tell, and how they are loaded; the built-in model has its name."""
+    folders = [tiny_folder("llama", tmp_path / str(i) / "model", seed=i) for i in (1, 2)]
+    changes = [{}, {"weights": "int8"}]
+    keys = [
+        verdict_key(resolve(flags={"model": str(folder)} | change))
+        for folder in folders
+        for change in changes
+    ]
+    assert len(set(keys)) == 4
+    assert keys == [verdict_key(resolve(flags={"model": str(folder)} | change))
+                    for folder in folders for change in changes]  # fmt: skip
+    assert all(key.startswith("model ") for key in keys)
+    (folders[0] / "config.json").unlink()
+    assert verdict_key(resolve(flags={"model": str(folders[0])})) == "model"
+    assert verdict_key(resolve()) == "smollm2"

@@ -168,13 +168,9 @@ class HotWindow:
         of_keys = num_tokens * geometry.key_dim
         width = of_keys + num_tokens * geometry.value_dim
         self.num_tokens = num_tokens
-        self.tensor = torch.empty(
-            len(geometry.layers),
-            geometry.num_kv_heads,
-            width,
-            dtype=geometry.dtype,
-            device=device,
-        )
+        shape = len(geometry.layers), geometry.num_kv_heads, width
+        with torch.inference_mode(False):  # it may be written to outside of that, too
+            self.tensor = torch.empty(shape, dtype=geometry.dtype, device=device)
         self.keys: Tensor = self.tensor[..., :of_keys].unflatten(2, (num_tokens, geometry.key_dim))
         self.values: Tensor = self.tensor[..., of_keys:].unflatten(
             2, (num_tokens, geometry.value_dim)

@@ -17,7 +17,7 @@ from kvchat.kvcache.slabs import PoolFull as PoolFull
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
 
 MOST_IDLE_TAILS = 16
-MOST_HOLED = 16
+MOST_HOLED = 16 + MOST_IDLE_TAILS  # texts, and other replies whose newest tokens are held
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,19 +248,26 @@ class PrefixIndex:
         """The blocks to continue from after `depth` blocks, or None if a window's blocks are
         gone.
         """
+        wanted = [
+            range(geometry.first_visible(depth * BLOCK_TOKENS) // BLOCK_TOKENS, depth)
+            for geometry in self.geometries
+        ]
+        windows = [g for g, one in enumerate(self.geometries) if one.window is not None]
+        # Windows first: they are short, and where they are gone this is asked at every depth.
+        if not all(self._of(walked, i, g, floor) for g in windows for i in wanted[g]):
+            return None
         found: list[tuple[Block | None, ...]] = []
-        for group, geometry in enumerate(self.geometries):
-            first = geometry.first_visible(depth * BLOCK_TOKENS) // BLOCK_TOKENS
-            evicted = walked.places if geometry.window is None else frozenset[int]()
-            wanted = [i >= first and i not in evicted for i in range(depth)]
-            held = [
-                self.find(walked.keys[i], group, _piece(walked, i), floor) if wanted[i] else None
+        for group, seen in enumerate(wanted):
+            gone = frozenset[int]() if group in windows else walked.places
+            held = (
+                self._of(walked, i, group, floor) if i in seen and i not in gone else None
                 for i in range(depth)
-            ]
-            if any(block is None for block, want in zip(held, wanted, strict=True) if want):
-                return None
+            )
             found.append(tuple(held))
         return tuple(found)
+
+    def _of(self, walked: Holed, place: int, group: int, floor: FormatPair) -> Block | None:
+        return self.find(walked.keys[place], group, _piece(walked, place), floor)
 
     def _tail(
         self, parent: bytes, rest: Sequence[int], floor: FormatPair, *, with_blocks: bool

@@ -35,7 +35,7 @@ CHUNK_TOKENS = BLOCK_TOKENS
 AS_COMPUTED = "fp/fp"
 LEAST_SCORED = 2 * CHUNK_TOKENS  # fewer say nothing
 _MOST_SURPRISE = 700.0  # nats; more than that exp cannot tell
-_LOGITS_COPIES = 4  # of a chunk's logits: of two readers, and their logarithms
+_LOGITS_COPIES = 5  # of a chunk in fp32: ln p, ln q, p, their difference, and its product with p
 
 
 @dataclass(frozen=True, slots=True)

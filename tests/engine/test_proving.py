@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +40,8 @@ from kvchat.units import GIB
 from tests.engine.test_engine import MakeEngine, done, random_ids, request
 from tests.engine.test_injected import loaded_as as loaded_as
 from tests.engine.test_worker import Asked, long_request
-from tests.tiny import builtin_data_dir
+from tests.memory.live import LivePeak
+from tests.tiny import builtin_data_dir, tiny_folder
 
 NAMES = [str(pair) for pair in STEPS]
 SHORT = Lengths(num_tokens=384, num_scored=128, num_around_needles=0)
@@ -70,6 +72,11 @@ def measured(engine: Engine) -> Known:
     while engine.proving.go_on(lambda: False):
         pass
     return known
+
+
+def engine_of(loaded: LoadedModel) -> Engine:
+    roomy = DeviceMemory("cpu", 64 * GIB, 32 * GIB, 0, 0, 0, 0.0)
+    return Engine(loaded, FakeProbe([roomy]), Limits(None, GIB, ("drop_idle",)))
 
 
 def outlying(loaded: LoadedModel, times: float) -> None:
@@ -141,8 +148,7 @@ def test_what_a_model_passes_in_is_found_out(
 def test_the_built_in_model_passes_what_it_passes_in_a_benchmark() -> None:
     """So little text tells int4 from int2, with much room between the two bounds."""
     loaded = load_model(builtin().name, data_dir=builtin_data_dir(), device=torch.device("cpu"))
-    roomy = DeviceMemory("cpu", 64 * GIB, 32 * GIB, 0, 0, 0, 0.0)
-    engine = Engine(loaded, FakeProbe([roomy]), Limits(None, GIB, ("drop_idle",)))
+    engine = engine_of(loaded)
     pairs = (FP, *STEPS, FormatPair.parse("int2"))
     readers = {str(pair): PairReader(engine, pair) for pair in pairs}
     scores = {name: Score(reader.bits) for name, reader in readers.items()}
@@ -327,19 +333,28 @@ def test_without_room_it_waits_and_nothing_is_given_up_for_it(
     assert known == {}
 
 
-def test_it_takes_no_more_than_was_foretold(make_engine: MakeEngine) -> None:
-    for kind in ("llama", "gemma3"):
-        engine = make_engine(kind)
-        readers = [PairReader(engine, pair) for pair in (FP, *STEPS)]
-        most = 0
-        for _ in range(LENGTHS.num_tokens // CHUNK_TOKENS):
-            for reader in readers:
-                reader.read(random_ids(CHUNK_TOKENS), 1)
-            most = max(most, sum(one.local.pool.device_bytes for one in readers))
-        assert most <= reading_bytes(engine, (FP, *STEPS), LENGTHS.num_tokens)
-        for reader in readers:
-            reader.close()
-            assert reader.local.pool.device_bytes == 0
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [("llama", {}), ("llama", {"vocab_size": 32768}), ("gemma3", {}), ("library", None)],
+    ids=["llama", "logits", "gemma3", "library"],
+)
+def test_it_takes_no_more_than_was_foretold(
+    loaded_as: Callable[[str], LoadedModel],
+    tmp_path: Path,
+    kind: str,
+    changes: dict[str, int] | None,
+) -> None:
+    """Every storage that is alive at once counts: blocks, hot windows, logits, activations."""
+    if changes is None:
+        loaded = loaded_as(kind)
+    else:
+        folder = tiny_folder(kind, tmp_path / kind, **changes)
+        loaded = load_model(str(folder), data_dir=tmp_path, device=torch.device("cpu"))
+    engine = engine_of(loaded)
+    foretold = reading_bytes(engine, (FP, *STEPS), LENGTHS.num_tokens)
+    with LivePeak() as peak:
+        measured(engine)
+    assert 0.6 * foretold < peak.peak_bytes <= foretold
 
 
 @pytest.mark.usefixtures("short")
@@ -407,8 +422,7 @@ def test_only_models_with_blocks_of_ours_are_measured(
 ) -> None:
     """Layers of the library's own beside ours are read with them; alone they are left alone."""
 
-    roomy = DeviceMemory("cpu", 64 * GIB, 32 * GIB, 0, 0, 0, 0.0)
-    engine = Engine(loaded_as(kind), FakeProbe([roomy]), Limits(None, GIB, ("drop_idle",)))
+    engine = engine_of(loaded_as(kind))
     known = measured(engine)
     assert list(known) == (NAMES if engine.pool.geometries else [])
     assert bool(made) == bool(engine.pool.geometries)

@@ -25,14 +25,15 @@ def attend_cpu(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:
 
 def _prefill_cpu(query: Tensor, kv: LayerKV, scale: float) -> Tensor:
     new_keys, new_values = kv.new
-    out, total = _flash_cpu(
+    first, total = _flash_cpu(
         query, new_keys.unsqueeze(0), new_values.unsqueeze(0), is_causal=True, scale=scale
     )
+    out = first.float()  # in bf16 each of many tiles would round what is there so far
     for keys, values in kv.tiles():
         old, old_sum = _flash_cpu(query, keys.unsqueeze(0), values.unsqueeze(0), scale=scale)
-        out.lerp_(old, torch.sigmoid(old_sum - total).unsqueeze(-1).to(out.dtype))
+        out.lerp_(old.float(), torch.sigmoid(old_sum - total).unsqueeze(-1))
         total = torch.logaddexp(total, old_sum)
-    return out.transpose(1, 2)  # type: ignore[no-any-return]
+    return out.to(query.dtype).transpose(1, 2)  # type: ignore[no-any-return]
 
 
 def attend_sdpa(query: Tensor, kv: LayerKV, scoring: Scoring) -> Tensor:

@@ -37,7 +37,7 @@ value_dim) and T tokens attended to (N, or window - 1 + C):
           partial outputs of plain and of quantized
             values, the latter turned back, their sum
             as it grows                                 C (20 O + 24 heads)
-        else: two partial outputs and their merge       C (3 O b + 20 heads)
+        else: a partial output, in fp32, and the sum    C (O (b + 8) + 20 heads)
           prefix and chunk in one piece, if joined      T K b
           a sliding layer's mask                        C T (3 + b)
           softcap, sinks, a mask over grouped heads
@@ -193,16 +193,16 @@ def _mixer(reading: _Reading, layer: LayerSpec) -> int:
 def _attention(reading: _Reading, layer: LayerSpec, own: int) -> int:
     spec, chunk, b = reading.spec, reading.chunk, reading.b
     heads, held = spec.num_query_heads, reading.held(layer)
-    outputs = 3 * heads * layer.value_dim * b
     if reading.in_blocks and layer.kind != "latent":
         # The kernel's running softmax, queries and scores, for each share of a long text.
         shares = _MOST_SHARES if reading.context >= _LONG_TOKENS else 1
         floats = heads * (2 + 2 * (layer.key_dim + layer.value_dim) + _BLOCK_TOKENS)
         own_floats = shares * (floats + layer.num_kv_heads * _BLOCK_TOKENS)
+        outputs = 3 * heads * layer.value_dim * b
         return outputs + (own_floats + heads * (layer.key_dim + layer.value_dim)) * _FP32_BYTES
     if reading.in_place and layer.kind != "latent":
         return _by_triton(reading, layer)
-    found = chunk * (outputs + 20 * heads)
+    found = chunk * heads * (layer.value_dim * (b + 2 * _FP32_BYTES) + 20)
     slides = layer.window is not None
     if slides or spec.dense_scores or reading.device_type != "cpu":
         found += held * own * b

@@ -1,7 +1,10 @@
 """What layers read during a forward: tiles of the prefix, and tables that stay where they are."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+from torch import Tensor
 
 from kvchat.attention import flash, forward, reference
 from kvchat.attention.backend import Scoring
@@ -61,6 +64,31 @@ def test_a_chunk_over_tiles_is_the_reference(
     scoring = Scoring(0.25)
     found = flash.attend_cpu(query, layer, scoring)
     assert (found - reference.attend(query, layer, scoring)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_many_tiles_are_as_near_as_one_piece_in_narrow_dtypes(dtype: torch.dtype) -> None:
+    """What is summed over the tiles is not rounded at each of them."""
+    num_old, num_new, dim = 4096, 16, 32
+    random = torch.Generator().manual_seed(4)
+    query = (1.5 * torch.randn(1, 2, num_new, dim, generator=random)).to(dtype)
+    keys = torch.randn(1, num_old + num_new, dim, generator=random).to(dtype)
+    values = (1 + torch.randn(1, num_old + num_new, dim, generator=random)).to(dtype)
+
+    class Tiled:
+        window = None
+        new = keys[:, num_old:], values[:, num_old:]
+
+        def tiles(self) -> Iterator[tuple[Tensor, Tensor]]:
+            for start in range(0, num_old, 64):
+                yield keys[:, start : start + 64], values[:, start : start + 64]
+
+    scoring = Scoring(dim**-0.5)
+    right = reference.attend_dense(query.float(), keys, values, scoring, None)
+    whole = flash.attend_joined(query, keys, values, scoring, None)
+    found = flash.attend_cpu(query, Tiled(), scoring)  # type: ignore[arg-type]
+    assert found.dtype == dtype
+    assert (found.float() - right).norm() < 1.2 * (whole.float() - right).norm()
 
 
 def test_tables_stay_where_they_are_while_blocks_are_sealed() -> None:

@@ -354,7 +354,7 @@ def test_it_takes_no_more_than_was_foretold(
     foretold = reading_bytes(engine, (FP, *STEPS), LENGTHS.num_tokens)
     with LivePeak() as peak:
         measured(engine)
-    assert 0.6 * foretold < peak.peak_bytes <= foretold
+    assert 0.5 * foretold < peak.peak_bytes <= foretold
 
 
 @pytest.mark.usefixtures("short")

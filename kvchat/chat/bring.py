@@ -18,6 +18,7 @@ from kvchat.chat.shelf import Shelf
 from kvchat.documents.fence import fence_document, fence_passages
 from kvchat.documents.passages import Passage
 from kvchat.documents.retrieve import asks_something, follow_up
+from kvchat.errors import OutOfMemory
 from kvchat.planner.ledger import entry, pages
 from kvchat.planner.plan import LEAST_REPLY
 from kvchat.settings import Settings
@@ -76,6 +77,12 @@ class Attached:
         """All of it."""
         return self.pinned.get(document.document, frozenset()) is None
 
+    @property
+    def brings_pinned(self) -> bool:
+        """Whether the text of a pinned document is to be the question's own."""
+        apart = (one for one in self.documents if not one.leading and one.turn is None)
+        return any(self.is_pinned(one) for one in apart)
+
     def missing_pages(self, document: ChatDocument, shelf: Shelf) -> Iterator[Passage]:
         """Pinned pages that no turn has in full; a turn that has one is kept for it."""
         sha = document.document
@@ -117,25 +124,20 @@ def bring(
     settings: Settings,
     capacity_tokens: int,
 ) -> Brought:
-    """Waits for documents that are still being read; those that cannot be read bring nothing."""
+    """Waits for documents that are still being read; those that cannot be read bring nothing.
+
+    Raises OutOfMemory where what is pinned cannot come along.
+    """
     brought = Brought()
-    most = MOST_SHARE * capacity_tokens
-    most = min(most, capacity_tokens - LEAST_REPLY - OVERHEAD_TOKENS - shelf.count(question))
+    room = capacity_tokens - LEAST_REPLY - OVERHEAD_TOKENS - shelf.count(question)
+    most = min(MOST_SHARE * capacity_tokens, room)
     taken = 0
     retrieved: list[ChatDocument] = []
     for document in there.documents:
         if shelf.wait(document.document, document.name) is None:
             continue
         tokens = shelf.num_tokens(document.document)
-        mode, reason = there.modes.get(document.document), None
-        if there.is_pinned(document):
-            mode, reason = "whole", None if mode == "whole" else "pinned"
-        elif mode is None:
-            mode, reason = _decide(tokens + taken, settings, capacity_tokens, most)
-        elif mode == "whole" and tokens + taken > most:
-            mode, reason = "passages", "too_large"
-        elif mode == "whole" and not document.leading and document.turn in there.left_out:
-            mode, reason = "passages", "left_out"
+        mode, reason = _mode_now(there, document, tokens + taken, settings, capacity_tokens, most)
         if reason is not None:
             lost = tokens if mode == "passages" and there.reads_whole(document) else 0
             brought.entries.append(_entry(document, mode, tokens, reason, lost))
@@ -146,6 +148,8 @@ def bring(
             retrieved.append(document)
     pinned = [page for one in retrieved for page in there.missing_pages(one, shelf)]
     taken += sum(shelf.count(page.text) + FENCE_TOKENS for page in pinned)
+    if taken > room and (pinned or there.brings_pinned):
+        raise _no_room_for(taken, shelf.count(question), capacity_tokens)
     if retrieved:
         found = shelf.index([one.document for one in retrieved]).search(
             follow_up(question, earlier_questions), settings.passages
@@ -158,6 +162,41 @@ def bring(
         if passages or pinned or (not found and asks_something(question)):
             brought.attachments.extend(_fenced(passages, pinned, retrieved))
     return brought
+
+
+def _no_room_for(pinned_tokens: int, question_tokens: int, capacity_tokens: int) -> OutOfMemory:
+    """Documents that stand after the system text the plan refuses; what is pinned here would be the
+    question's own text.
+    """
+    return OutOfMemory(
+        "pinned_documents_too_large",
+        pinned=pinned_tokens,
+        tokens=pinned_tokens + question_tokens + OVERHEAD_TOKENS,
+        capacity=max(0, capacity_tokens - LEAST_REPLY),
+    )
+
+
+def _mode_now(
+    there: Attached,
+    document: ChatDocument,
+    tokens: int,
+    settings: Settings,
+    capacity_tokens: int,
+    most: float,
+) -> tuple[Mode, str | None]:
+    """How a document is read from now on, and why where that is news. `tokens`: with those of the
+    documents before it.
+    """
+    mode = there.modes.get(document.document)
+    if there.is_pinned(document):
+        return "whole", None if mode == "whole" else "pinned"
+    if mode is None:
+        return _decide(tokens, settings, capacity_tokens, most)
+    if mode == "whole" and tokens > most:
+        return "passages", "too_large"
+    if mode == "whole" and not document.leading and document.turn in there.left_out:
+        return "passages", "left_out"
+    return mode, None
 
 
 def _decide(tokens: int, settings: Settings, capacity_tokens: int, most: float) -> tuple[Mode, str]:

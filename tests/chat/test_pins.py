@@ -248,6 +248,30 @@ def test_a_pinned_document_stays_whole_or_is_what_the_refusal_names(
     assert not conversations.documents(chat)[0].pinned
 
 
+def test_a_pinned_document_that_cannot_come_along_in_mid_chat_is_why(
+    start: Start, tmp_path: Path
+) -> None:
+    """Its text would be the question's own: that is not too long, and it is given back."""
+    conversations = start(prefill_chunk=32, max_new_tokens=8)
+    engine = conversations._worker.engine
+    assert engine is not None
+    chat = conversations.new_chat()
+    answered(conversations.ask(chat, "Good morning"))
+    leaves = (f"Leaf {n} tells nothing but its number, {n * 7}." for n in range(14))
+    sha = conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS, *leaves), "a.pdf")
+    conversations.wait_documents(chat)
+    conversations.pin_document(chat, sha)
+    tokens = conversations.documents(chat)[0].num_tokens
+    conversations.apply({"memory_budget": engine.costs.needed_bytes(tokens, 32)})
+    live = ended(conversations.ask(chat, "Which lamp of the harbour?"))
+    assert live.error is not None
+    assert live.error.code == "pinned_documents_too_large"
+    assert live.error.facts["tokens"] > live.error.facts["capacity"]
+    assert len(conversations.history(chat)) == 1
+    conversations.pin_document(chat, sha, pinned=False)
+    answered(conversations.ask(chat, "Which lamp of the harbour?"))
+
+
 def test_a_pinned_page_comes_along_and_stays(start: Start, tmp_path: Path) -> None:
     """With passages looked up for each question, the page is there from the next one on, once, also
     when the turn that brought it would be left out.

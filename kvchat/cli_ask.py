@@ -37,12 +37,20 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
     conversations = Conversations(settings, data_dir)
     try:
         conversations.wait_ready()
+        _tell_of_formats(conversations, lang)
         with _chat(conversations, args.chat) as chat:
             _add_documents(conversations, chat, args.pdf or (), lang)
             live = conversations.ask(chat, args.question)
             return _answered(live, as_json=args.json, lang=lang)
     finally:
         conversations.close()
+
+
+def _tell_of_formats(conversations: "Conversations", lang: Language) -> None:
+    """Where text is to be stored in what nobody measured on this model, or what it failed."""
+    for code in conversations.status()["notices"]:
+        if code.startswith("notice.format_"):
+            print(say(code, lang), file=sys.stderr, flush=True)
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from kvchat import cli
 from kvchat.chat.conversations import Conversations
 from kvchat.engine.fidelity import PairReader
 from kvchat.errors import SettingsError
 from kvchat.memory.verdicts import STEPS
 from kvchat.settings import resolve
 from kvchat.ui.forms import form
+from kvchat.wording import LANGUAGES, Language, table
 from tests.tiny import key_of, tiny_folder
 
 NAMES = [str(pair) for pair in STEPS]
@@ -148,3 +150,15 @@ def test_before_it_is_known_nothing_is_stepped_down_to(
         go_on.set()
     measured(conversations)
     assert conversations.status()["notices"] == ["notice.format_failed"]
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_who_chooses_what_nobody_measured_is_told_on_the_command_line(
+    tmp_path: Path, data_dir: Path, capsys: pytest.CaptureFixture[str], lang: Language
+) -> None:
+    folder = str(tiny_folder("llama", tmp_path / "tiny"))
+    words = ["ask", "hello", "--model", folder, "--max-new-tokens", "2", "--lang", lang]
+    for seal, num in (("int8", 1), ("fp", 0)):
+        assert cli.main([*words, "--set", f"seal_format={seal}"]) == 0
+        said = capsys.readouterr().err
+        assert said.count(table()["notice.format_unmeasured"][lang]) == num

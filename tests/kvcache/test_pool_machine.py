@@ -1,5 +1,6 @@
-"""Any order of beginning, feeding, failing, closing and dropping, over pools of every kind of
-window: what attention would read is what was fed, every byte is accounted for, nothing is lost.
+"""Any order of beginning, feeding, evicting, failing, closing and dropping, over pools of every
+kind of window: what attention would read is what was fed, every byte is accounted for, nothing is
+lost.
 
 The fed keys tell the whole text before them, so that KV of another text, place or layer shows.
 """
@@ -209,6 +210,16 @@ class PoolMachine(RuleBasedStateMachine):
         assert done or self.pool.device_bytes <= before
 
     @precondition(lambda self: self.open)
+    @rule(which=st.integers(0, 3), place=st.integers(0, 20))
+    def evict(self, which: int, place: int) -> None:
+        """A text does without a block; whoever else holds it still has it."""
+        sequence = self.open[which % len(self.open)]
+        if sequence.keys:
+            before = self.used()
+            freed = sequence.evict(place % len(sequence.keys))
+            assert before[0] - self.used()[0] == freed
+
+    @precondition(lambda self: self.open)
     @rule(which=st.integers(0, 3), keep=st.booleans(), fails_at=st.sampled_from([0, 0, 0, 1]))
     def close(self, which: int, keep: bool, fails_at: int) -> None:
         sequence = self.open.pop(which % len(self.open))
@@ -310,7 +321,11 @@ class PoolMachine(RuleBasedStateMachine):
         for sequence in getattr(self, "open", []):
             told = torch.tensor(numbers(sequence.token_ids)).double()
             for group, geometry in enumerate(self.pool.geometries):
-                expected = told[geometry.first_visible(sequence.num_cached) :]
+                seen = torch.ones(len(told), dtype=torch.bool)
+                seen[: geometry.first_visible(sequence.num_cached)] = False
+                for place in sequence.evicted if geometry.window is None else ():
+                    seen[place * BLOCK_TOKENS : (place + 1) * BLOCK_TOKENS] = False
+                expected = told[seen]
                 for layer in range(len(geometry.layers)):
                     keys, values = read(sequence, group, layer)
                     assert torch.equal(keys, expected + layer * A_SPAN)
@@ -332,7 +347,9 @@ class PoolMachine(RuleBasedStateMachine):
                 assert len(table) == len(one.keys) == one.start // BLOCK_TOKENS
                 left = geometry.first_visible(one.start) // BLOCK_TOKENS
                 assert not any(table[:left])  # a window's blocks go once it has left them
-                assert all(table[geometry.first_visible(one.num_cached) // BLOCK_TOKENS :])
+                gone = one.evicted if geometry.window is None else frozenset()
+                first = geometry.first_visible(one.num_cached) // BLOCK_TOKENS
+                assert all(bool(table[i]) != (i in gone) for i in range(first, len(table)))
 
     @invariant()
     def every_byte_is_accounted_for(self) -> None:

@@ -9,7 +9,7 @@ import torch
 from kvchat.device.headroom import headroom_of
 from kvchat.kvcache.blocks import FP
 from kvchat.kvcache.pool import AS_COMPUTED, Storing
-from kvchat.memory.formats import FormatPair
+from kvchat.memory.formats import FormatPair, lower_of
 from kvchat.memory.verdicts import Verdict, allowed_pairs, failure_of
 from kvchat.settings import Settings
 from kvchat.units import GIB
@@ -57,11 +57,10 @@ def limits_for(
     unproven, wanted = settings.allow_unproven, FormatPair.parse(settings.floor_format)
     against = {} if unproven else known
     lower = allowed_pairs(known, wanted, unproven=unproven)
-    storing = Storing(
-        _unless_failed(settings.seal_format, against),
-        wanted if failure_of(wanted, against) is None else (FP, *lower)[-1],
-        settings.sink_tokens,
-    )
+    seal = _unless_failed(settings.seal_format, against)
+    floor = wanted if failure_of(wanted, against) is None else (FP, *lower)[-1]
+    # What is sealed so is reused so: else each turn would read the whole chat again.
+    storing = Storing(seal, lower_of(seal, floor), settings.sink_tokens)
     return Limits(
         settings.memory_budget,
         headroom,

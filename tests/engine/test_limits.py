@@ -72,6 +72,25 @@ def test_what_is_set_arrives(name: str, value: object, field: str) -> None:
     assert getattr(limits({}, **{name: value}), field) == value
 
 
+@pytest.mark.parametrize(
+    ("seal", "floor", "failed", "reused"),
+    [
+        ("int4", "int6/int4", [], "int4/int4"),
+        ("int8", "fp", [], "int8/int8"),
+        ("int6", "int8/int4", [], "int6/int4"),
+        ("int8", "int4", ["int4/int4"], "int8/int8"),
+        ("fp", "int6/int4", [], "int6/int4"),
+    ],
+)
+def test_a_text_is_always_reused_in_what_it_is_sealed_in(
+    seal: str, floor: str, failed: list[str], reused: str
+) -> None:
+    """A higher floor would have each turn read the whole chat again, without a word."""
+    known = dict(verdict(one, passed=False) for one in failed)
+    found = limits(known, seal_format=seal, floor_format=floor).storing
+    assert (str(found.floor), found.seal.at_least(found.floor)) == (reused, True)
+
+
 def test_a_host_quota_on_a_cpu_takes_a_budget() -> None:
     assert limits({}, host_quota=MIB).host_quota == 0
     assert limits({}, host_quota=MIB, memory_budget=700 * MIB).host_quota == MIB

@@ -44,6 +44,7 @@ def needs(draw: st.DrawFn) -> Need:
     return Need(system + sum(sizes) + question, reply, chunk, turns(*sizes), old)
 
 
+@settings(deadline=None)
 @given(
     need=needs(),
     budget=st.integers(513 * MIB, 900 * MIB),
@@ -69,6 +70,7 @@ def test_what_is_short_is_exact(
         assert planned(budget + plan.short_by_bytes - 1).short_by_bytes == 1
 
 
+@settings(deadline=None)
 @given(need=needs(), budget=st.integers(513, 900), ladder=st.permutations(RUNGS))
 def test_only_whole_old_turns_are_left_out_oldest_first(
     need: Need, budget: int, ladder: Sequence[str]
@@ -161,9 +163,16 @@ WANTED = 4 * MIB
 TRACES = st.lists(st.integers(520 * MIB, 900 * MIB), min_size=2, max_size=40)
 
 
-@given(trace=TRACES, old=st.integers(0, 300 * MIB))
-def test_no_more_flips_than_real_swings(trace: list[int], old: int) -> None:
-    """Whatever is left free from one moment to the next."""
+LEVELS = st.lists(st.integers(560 * MIB, 760 * MIB), min_size=1, max_size=6)
+NOISE = st.lists(st.floats(-1, 1), min_size=1, max_size=8)
+
+
+@settings(deadline=None)
+@given(levels=LEVELS, noise=NOISE, old=st.integers(200 * MIB, 300 * MIB))
+def test_no_more_flips_than_real_swings(levels: list[int], noise: list[float], old: int) -> None:
+    """What may be used is now this, now that, and trembles all the while."""
+    tremble = MIB
+    trace = [level + int(part * tremble) for level in levels for part in noise]
     text = Text(old)
     for allowed in trace:
         text.turn(allowed, WANTED)
@@ -171,6 +180,7 @@ def test_no_more_flips_than_real_swings(trace: list[int], old: int) -> None:
     assert num_flips(text.directions) <= num_swings(trace, hysteresis)
 
 
+@settings(deadline=None)
 @given(
     middle=st.integers(600 * MIB, 900 * MIB),
     noise=st.lists(st.floats(-0.4, 0.4), min_size=2, max_size=60),
@@ -186,6 +196,7 @@ def test_noise_below_the_hysteresis_moves_nothing_to_and_fro(
     assert num_flips(text.directions) <= 1
 
 
+@settings(deadline=None)
 @given(trace=TRACES, old=st.integers(0, 300 * MIB))
 def test_a_step_fits_after_what_was_planned_or_there_was_no_more_to_give(
     trace: list[int], old: int
@@ -197,6 +208,7 @@ def test_a_step_fits_after_what_was_planned_or_there_was_no_more_to_give(
         assert spare >= 0 or text.on_device == 0
 
 
+@settings(deadline=None)
 @given(
     short=st.integers(1, 300),
     idle=st.integers(0, 200),

@@ -218,8 +218,10 @@ class Settings:
         unlisted=COMPARED,
         label=("KV format on disk", "디스크의 KV 형식"),
         help=(
-            "How keys/values are stored on disk; what is held in fewer bits stays so.",
-            "키/값을 디스크에 저장하는 형식입니다. 이보다 적은 비트로 둔 것은 그대로 둡니다.",
+            "How keys/values are stored on disk, not below the lowest KV format; what is held in "
+            "fewer bits stays so.",
+            "키/값을 디스크에 저장하는 형식입니다. 최저 KV 형식보다 낮아지지는 않으며, 이보다 적은 "
+            "비트로 둔 것은 그대로 둡니다.",
         ),
     )
     ladder: tuple[str, ...] = _entry(

@@ -9,7 +9,7 @@ import torch
 from kvchat.device.headroom import headroom_of
 from kvchat.kvcache.blocks import FP
 from kvchat.kvcache.pool import AS_COMPUTED, Storing
-from kvchat.memory.formats import FormatPair, lower_of
+from kvchat.memory.formats import FormatPair, better_of, lower_of
 from kvchat.memory.verdicts import Verdict, allowed_pairs, failure_of
 from kvchat.settings import Settings
 from kvchat.units import GIB
@@ -67,7 +67,8 @@ def limits_for(
         settings.ladder,
         storing,
         settings.disk_quota,
-        _unless_failed(settings.disk_format, against),
+        # What is stored in less would never be read back.
+        better_of(_unless_failed(settings.disk_format, against), storing.floor),
         lower,
         _host_quota(settings, device),
         settings.keep_originals,

@@ -137,10 +137,8 @@ def stored_pair(
     """What vectors of these sizes are stored in where `wanted` is asked for: not below `least`,
     keys and values apart, and `fp` where they cannot be stored otherwise.
     """
-    key, value = wanted.key, wanted.value
-    if least is not None:
-        key, value = _better(key, least.key), _better(value, least.value)
-    fp = FORMATS["fp"]
+    pair = wanted if least is None else better_of(wanted, least)
+    key, value, fp = pair.key, pair.value, FORMATS["fp"]
     return FormatPair(key if key.serves(key_dim) else fp, value if value.serves(value_dim) else fp)
 
 
@@ -158,6 +156,11 @@ def layer_pairs(text: str, num_layers: int) -> dict[int, FormatPair]:
 def lower_of(one: FormatPair, other: FormatPair) -> FormatPair:
     """The less exact of both for keys, and the less exact of both for values."""
     return FormatPair(_lower(one.key, other.key), _lower(one.value, other.value))
+
+
+def better_of(one: FormatPair, other: FormatPair) -> FormatPair:
+    """The more exact of both for keys, and the more exact of both for values."""
+    return FormatPair(_better(one.key, other.key), _better(one.value, other.value))
 
 
 def _lower(one: KVFormat, other: KVFormat) -> KVFormat:

@@ -91,6 +91,25 @@ def test_a_text_is_always_reused_in_what_it_is_sealed_in(
     assert (str(found.floor), found.seal.at_least(found.floor)) == (reused, True)
 
 
+@pytest.mark.parametrize(
+    ("disk", "floor", "failed", "written"),
+    [
+        ("int4", "int6/int4", [], "int6/int4"),
+        ("int8", "fp", [], "fp/fp"),
+        ("int8/int4", "int6", [], "int8/int6"),
+        ("int8", "int4", ["int4/int4"], "fp/fp"),
+        ("int8", "int4", [], "int8/int8"),
+    ],
+)
+def test_what_is_written_to_disk_is_read_back(
+    disk: str, floor: str, failed: list[str], written: str
+) -> None:
+    known = dict(verdict(one, passed=False) for one in failed)
+    found = limits(known, seal_format="fp", disk_format=disk, floor_format=floor)
+    assert found.disk_format.at_least(found.storing.floor)
+    assert str(found.disk_format) == written
+
+
 def test_a_host_quota_on_a_cpu_takes_a_budget() -> None:
     assert limits({}, host_quota=MIB).host_quota == 0
     assert limits({}, host_quota=MIB, memory_budget=700 * MIB).host_quota == MIB

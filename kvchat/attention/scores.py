@@ -35,14 +35,20 @@ class Mass:
         if not self._places:
             return
         queries = query[0, :, -NUM_QUERIES:].float()
-        scores = torch.cat([_scores(queries, keys, scoring) for keys, _ in kv.tiles()], dim=-1)
-        weights = scores.softmax(-1)[..., : len(self._places) * BLOCK_TOKENS]
-        self._total += weights.unflatten(-1, (-1, BLOCK_TOKENS)).sum((0, 1, 3))
+        blocks = [one for keys, _ in kv.tiles() for one in _by_block(queries, keys, scoring)]
+        weights = torch.stack(blocks, dim=-1).softmax(-1)[..., : len(self._places)]
+        self._total += weights.sum((0, 1))
 
     def after(self, before: dict[int, float]) -> dict[int, float]:
         """By place, with what is still worth of what was seen before. Waits for the device."""
         seen = zip(self._places, self._total.tolist(), strict=True)
         return {place: mass + KEPT * before.get(place, 0.0) for place, mass in seen}
+
+
+def _by_block(queries: Tensor, keys: Tensor, scoring: Scoring) -> list[Tensor]:
+    """What the softmax makes of each block's scores together: logarithms [heads, C] of the sums."""
+    scores = _scores(queries, keys, scoring)
+    return [part.logsumexp(-1) for part in scores.split(BLOCK_TOKENS, dim=-1)]
 
 
 def _scores(queries: Tensor, keys: Tensor, scoring: Scoring) -> Tensor:

@@ -112,7 +112,11 @@ class Room:
         in_place = reads_in_place(pool.geometries, pool.device, stored)
         device_type = "triton" if in_place else pool.device.type
         self.costs = replace(
-            self.costs, storing=limits.storing, lower=limits.lower, device_type=device_type
+            self.costs,
+            storing=limits.storing,
+            lower=limits.lower,
+            device_type=device_type,
+            weighs=limits.weighs,
         )
 
     # --- what is measured -------------------------------------------------------------------------

@@ -15,6 +15,9 @@ With C tokens in the chunk, N in the text, H hidden, I intermediate, V vocabular
           on a CPU, where torch's flash kernel serves,
             no more of it than a tile                   min(1024, T - C) K b
           a piece of it as it is dequantised            min(256, T - C) K (b + 5)
+        a look at what each block gets: a tile and      min(1024, T - C) K b for each group
+          a piece as above, or scores, and its keys
+          in fp32 if they are not                       min(1024, T - C) (12 min(4, C) heads + 4 K)
     and the most of
         a norm: fp32 copy, its square, the result       C H (8 + b)
         a layer's projections and attention             see below
@@ -59,6 +62,7 @@ _TILE_TOKENS, _PIECE_TOKENS = 16 * _BLOCK_TOKENS, 4 * _BLOCK_TOKENS
 # Programs that share a text's blocks when a card decodes, for each of the pairs of formats that it
 # may be stored in (two, and some blocks as computed), and those of the hot window.
 _MOST_SPLITS, _MOST_PAIRS, _HOT_SPLITS = 64, 3, 8
+_WEIGHING_QUERIES = 4  # of a chunk, whose attention to each block is looked at
 # Threads that a long text may be shared among; more of them cost some KiB each.
 _LONG_TOKENS, _MOST_SHARES = 1024, 8
 # A token of the vocabulary when all of it is sorted, on the CPU: score, weight, place, then the
@@ -73,9 +77,11 @@ def activation_bytes(
     dtype_bytes: int,
     device_type: str = "cuda",
     seals_in_less: bool = False,
+    weighs: bool = False,
 ) -> int:
     """Upper estimate for reading a chunk at the end of a text, storing the blocks that it fills
-    (`seals_in_less`: not as computed), and drawing a token after it.
+    (`seals_in_less`: not as computed), and drawing a token after it. `weighs`: it is looked at what
+    attention blocks get.
 
     `device_type` as torch names it, or `triton` for a card whose kernels read blocks where they
     lie. So does a CPU, which samples in its own memory, too; any other device joins a layer's keys
@@ -86,6 +92,8 @@ def activation_bytes(
     found = _forward_bytes(reading)
     if device_type == "cuda":
         found = max(found, _forward_bytes(replace(reading, device_type="triton")))
+    if weighs:
+        found += _looking(reading)
     return max(found, _sealing_bytes(reading)) if seals_in_less else found
 
 
@@ -103,6 +111,19 @@ def _sealing_bytes(reading: "_Reading") -> int:
         default=0,
     )
     return spec.vocab_size * reading.b + _BLOCK_TOKENS * widest * 2 * _FP32_BYTES
+
+
+def _looking(reading: "_Reading") -> int:
+    """In layers without a window."""
+    groups = [reading.spec.layers[group[0]] for group in reading.spec.groups()]
+    full = [one for one in groups if one.kind == "full"]
+    prefix, b = reading.context - reading.chunk, reading.b
+    tile, piece = min(_TILE_TOKENS, prefix), min(_PIECE_TOKENS, prefix)
+    widest = max((one.values_per_token for one in full), default=0)
+    scores = 3 * min(_WEIGHING_QUERIES, reading.chunk) * reading.spec.num_query_heads
+    scored = tile * (scores + (widest if b < _FP32_BYTES else 0)) * _FP32_BYTES
+    kept = sum(tile * one.values_per_token * b for one in full)
+    return kept + max(piece * widest * (b + 5), scored)
 
 
 def _forward_bytes(reading: "_Reading") -> int:

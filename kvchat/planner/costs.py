@@ -47,7 +47,7 @@ NEWEST_TOKENS = 512  # of a turn in flight, which is no old text: a question and
 @dataclass(frozen=True, slots=True)
 class Costs:
     """`lower`: the pairs that old text may be stored in when memory is short, the most exact
-    first. `device_type`: see `activation_bytes`.
+    first. `device_type`, `weighs`: see `activation_bytes`.
     """
 
     spec: ModelSpec
@@ -58,6 +58,7 @@ class Costs:
     storing: Storing = AS_COMPUTED
     lower: tuple[FormatPair, ...] = ()
     calibration: Calibration = UNCALIBRATED
+    weighs: bool = False
 
     def blocks_bytes(self, num_tokens: int, prefill_chunk: int) -> int:
         """Sealed blocks of a text of n tokens, without those that its sliding windows have left."""
@@ -118,6 +119,7 @@ class Costs:
             self.dtype_bytes,
             self.device_type,
             self.storing.seal != FP,
+            self.weighs,
         )
 
     def activations(self, prefill_chunk: int, num_tokens: int) -> int:

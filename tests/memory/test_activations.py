@@ -90,7 +90,13 @@ def model_of(name: str, dtype: torch.dtype) -> tuple[ModelSpec, torch.nn.Module]
 
 
 def measured(
-    name: str, chunk: int, context: int, dtype: torch.dtype, stored: str = "fp"
+    name: str,
+    chunk: int,
+    context: int,
+    dtype: torch.dtype,
+    stored: str = "fp",
+    *,
+    weighs: bool = False,
 ) -> tuple[ModelSpec, int]:
     """The model's spec, and the peak of reading the last chunk of a text and drawing one token."""
     spec, model = model_of(name, dtype)
@@ -104,7 +110,7 @@ def measured(
     sampler = Sampler(Sampling(temperature=0.7, top_p=0.95, seed=1), torch.device("cpu"))
     before = library_storages(text)  # held, so that none of their places is used again
     with torch.inference_mode(), LivePeak() as peak:
-        (logits,) = local._forward(text, [7] * chunk, 1)
+        (logits,) = local._forward(text, [7] * chunk, 1, weighs=weighs)
         sampler.draw(logits, None)
     # What the library's own layers made anew stays with them, and is counted as KV.
     made = [s for at, s in library_storages(text).items() if at not in before]
@@ -138,6 +144,19 @@ def test_a_long_prefix_takes_no_more_than_a_tile(stored: str):
     predicted = activation_bytes(spec, 128, 3200, 4, "cpu")
     assert peak <= predicted <= 2 * peak
     assert predicted == activation_bytes(spec, 128, 6400, 4, "cpu")
+
+
+@pytest.mark.parametrize("stored", ["fp", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("chunk", "context"), [(1, 512), (1, 3200), (128, 3200)])
+def test_looking_at_what_blocks_get_takes_a_tile_more(
+    stored: str, dtype: torch.dtype, chunk: int, context: int
+):
+    spec, peak = measured("llama", chunk, context, dtype, stored, weighs=True)
+    predicted = activation_bytes(spec, chunk, context, dtype.itemsize, "cpu", weighs=True)
+    assert peak <= predicted <= 2.5 * peak
+    longer = activation_bytes(spec, chunk, context + 2048, dtype.itemsize, "cpu", weighs=True)
+    assert longer == predicted or context < 1024
 
 
 @pytest.mark.parametrize(("chunk", "context"), [(128, 128), (128, 512), (1, 512)])

@@ -1,6 +1,5 @@
 """The short routes, and errors of every kind: one sentence, the right status, no traceback."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from fastapi import FastAPI
 
 from kvchat import __version__
 from kvchat.errors import ModelError
+from tests.api.running import run
 from tests.api.standin import PNG, StandIn
 
 Client = Callable[..., httpx.AsyncClient]
@@ -21,7 +21,7 @@ def ask(client: httpx.AsyncClient, path: str, method: str = "GET", **options) ->
         async with client:
             return await client.request(method, path, **options)
 
-    return asyncio.run(once())
+    return run(once())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Who may come in (cases C31, C32): by name, by origin, by token; and what every answer wears."""
 
-import asyncio
 import re
 from collections.abc import Callable
 
@@ -11,6 +10,7 @@ from starlette.responses import HTMLResponse
 from starlette.websockets import WebSocket
 
 from kvchat.api.app import build_app
+from tests.api.running import run
 from tests.api.standin import StandIn
 
 Client = Callable[..., httpx.AsyncClient]
@@ -22,7 +22,7 @@ def ask(client: httpx.AsyncClient, path: str = "/health", **options) -> httpx.Re
         async with client:
             return await client.request(options.pop("method", "GET"), path, **options)
 
-    return asyncio.run(once())
+    return run(once())
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_the_gate_stands_before_websockets_too(headers, lets_in):
     async def send(message) -> None:
         sent.append(message["type"])
 
-    asyncio.run(app(scope, receive, send))
+    run(app(scope, receive, send))
     assert sent == (["websocket.accept"] if lets_in else []) + ["websocket.close"]
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from kvchat.device.oom import is_out_of_memory
+from kvchat.device.oom import is_out_of_memory, release
 from kvchat.units import MIB
 
 # Less than this lies in the processor's caches, where order matters little.
@@ -47,9 +47,14 @@ def lay_out(model: nn.Module, spare_bytes: int, quicker: Quicker = columns_are_q
     try:
         if 2 * sum(one.nbytes for one in sample) > spare_bytes or not sample or not quicker(sample):
             return 0
+        kept_bytes = 0
         for one in found:
             one.data = _by_columns(one)
             num_turned += 1
+            kept_bytes += one.nbytes
+            if kept_bytes >= LEAST_BYTES or one is found[-1]:
+                release(one.device)  # the C library keeps what was let go of: 380 of 513 MiB
+                kept_bytes = 0
     except Exception as error:
         if not is_out_of_memory(error):
             raise

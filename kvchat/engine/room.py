@@ -30,6 +30,7 @@ from kvchat.engine.reply import Reply
 from kvchat.errors import OutOfMemory
 from kvchat.kvcache.pool import Pool
 from kvchat.memory.calibrate import Calibration
+from kvchat.memory.formats import BLOCK_TOKENS
 from kvchat.planner.costs import Costs, Relief
 from kvchat.planner.ledger import Undo, entry, stored
 from kvchat.planner.measures import (
@@ -196,14 +197,14 @@ class Room:
         return self._capacity[1]
 
     def out_of_memory(self, needed_bytes: int) -> OutOfMemory:
-        """Every rung is spent. Where it was no limit of ours that was short, what is held by now is
-        taken to be all that there is, for a while: the next prompt is planned for that.
+        """Every rung is spent: the next prompt is planned, for a while, for less than there seemed
+        to be. That is what lacked, or, where no limit of ours was short, what is held by now.
         """
         now = self.snapshot()
-        if not needed_bytes:
-            least = self.costs.needed_bytes(LEAST_TEXT, LEAST_CHUNK)
-            self._found = max(least, now.own_bytes), now.device.at_s
-            now = self.snapshot()
+        least = self.costs.needed_bytes(LEAST_TEXT, LEAST_CHUNK)
+        there = now.allowed_bytes - needed_bytes if needed_bytes else now.own_bytes
+        self._found = max(least, there), now.device.at_s
+        now = self.snapshot()
         return OutOfMemory(
             "out_of_memory",
             needed=needed_bytes,
@@ -344,7 +345,9 @@ class Room:
                 took = self._after_failure(rung, reply, num_left, shortage)
                 if took is not None:
                     return took
-            return self._into_headroom(shortage)
+            # Whatever the ladder is: this loses nothing but time, and else the answer is lost.
+            shrunk = self._after_failure("shrink_chunk", reply, num_left, shortage)
+            return shrunk or self._into_headroom(shortage)
 
         return next_rung
 
@@ -393,6 +396,9 @@ class Room:
         arguments: dict[str, Any] = ShrinkChunk(frees, chunk, reply.chunk_tokens).arguments
         reply.prefill_chunk = chunk
         self.set_limit(reply, chunk)
+        if self.text is not None:
+            sequence = self.text.sequence
+            sequence.shrink_hot(sequence.storing.hot_tokens + BLOCK_TOKENS + chunk)
         return Took(entry(ShrinkChunk.code, arguments, "out_of_memory", frees, None))
 
 

@@ -183,8 +183,9 @@ class PrefixIndex:
             if best is None or match.num_tokens > best.num_tokens:
                 best = match
         assert best is not None, "depth 0 always matches"
-        if not self._groups_without_window():
-            return best  # nobody tells how far it once reached
+        full = len(self._groups_without_window())
+        if not full or full == len(self.geometries):
+            return best  # nobody tells how far it once reached, or nothing left a window
         lost = most_without * BLOCK_TOKENS - best.num_tokens
         return replace(best, lost_tokens=max(0, lost))
 

@@ -184,13 +184,6 @@ LEAVES_OUT = (TruncateTurns.code, Summarize.code)
 """Ledger entries of these codes name all turns that the model does not see."""
 
 Measure = (
-    DropIdle
-    | ShrinkReply
-    | ShrinkChunk
-    | Requantize
-    | Offload
-    | Evict
-    | TruncateTurns
-    | Summarize
+    DropIdle | ShrinkReply | ShrinkChunk | Requantize | Offload | Evict | TruncateTurns | Summarize
 )
 WayBack = BringBack | Raise

@@ -164,14 +164,21 @@ class _Trial:
         taken to be missing there.
         """
         need, storing = self.need, self.costs.storing
-        recent = self.relief.pair.hot_tokens if self.relief.pair is not None else 0
-        stop = need.prompt_tokens - recent
-        blocks = len(whole_blocks(need.old, storing.sink_tokens, stop))
+        blocks = len(whole_blocks(need.old, storing.sink_tokens, self._old_stop))
         whole, sealed = (
             (n - storing.hot_tokens) // BLOCK_TOKENS
             for n in (need.prompt_tokens + need.least_reply, num_tokens)
         )
         return max(0, blocks - max(0, whole - sealed))
+
+    @property
+    def _old_stop(self) -> int:
+        """Where old text ends about which something can be done when room is wanted most: before
+        the last chunk is read. That chunk is there then, and the reply, which counts, is not.
+        """
+        need = self.need
+        recent = self.relief.pair.hot_tokens if self.relief.pair is not None else 0
+        return need.prompt_tokens - recent - max(0, self.chunk - need.least_reply)
 
     def footprint(self, num_tokens: int) -> Footprint:
         return self.costs.footprint(
@@ -226,7 +233,7 @@ class _Trial:
 
     def with_holes(self) -> "_Trial":
         need, storing = self.need, self.costs.storing
-        middle = inside(need.old_turns, storing.sink_tokens, need.prompt_tokens)
+        middle = inside(need.old_turns, storing.sink_tokens, self._old_stop)
         return replace(self, relief=replace(self.relief, evicted=len(middle)))
 
     def plan(self, cut: tuple[TurnTokens, ...]) -> Plan:

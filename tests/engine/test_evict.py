@@ -11,6 +11,8 @@ from kvchat.kvcache.pool import Storing
 from kvchat.kvcache.spans import Span
 from kvchat.memory.formats import BLOCK_TOKENS
 from kvchat.planner.costs import Relief
+from kvchat.planner.measures import Evict
+from kvchat.planner.plan import Need, plan_admission
 from kvchat.policy.window import inside
 from tests.engine.test_budgets import used_bytes
 from tests.engine.test_engine import MakeEngine, done, random_ids
@@ -133,3 +135,48 @@ def test_the_next_turn_reads_only_what_is_new(make_engine: MakeEngine) -> None:
     assert not holes(engine), "read again, all of it"
     engine.close_text()
     engine.check()
+
+
+@pytest.mark.parametrize("chunk", [64, 512])
+def test_what_a_plan_counts_on_can_be_done_while_the_prompt_is_read(
+    make_engine: MakeEngine, chunk: int
+) -> None:
+    """The newest chunk is no old text yet when room is wanted most: no plan fits by it."""
+    ladder = ("drop_idle", "evict")
+    known = make_engine(rungs=ladder)
+    need = Need(len(IDS), REPLY, chunk, (), OLD, TURNS[:2])
+    most = known.costs.needed_bytes(len(IDS) + REPLY, chunk)
+    step, relieved = known.costs.old_block_bytes(), 0
+    for budget in range(most - 6 * step, most + step, step // 2):
+        engine = make_engine(rungs=ladder)
+        engine.limits = replace(engine.limits, budget=budget, storing=Storing(FP, FP, SINKS))
+        plan = plan_admission(need, engine.room.last_snapshot, engine.costs, ladder)
+        if plan.fits:
+            relieved += any(isinstance(one, Evict) for one in plan.measures)
+            events = list(engine.run(asked(prefill_chunk=chunk)))
+            assert isinstance(events[-1], Done), (budget, events[-1])
+            codes = {str(entry["code"]) for entry in measures(events)}
+            assert codes <= {"drop_idle", "evict", "evict_from"}, codes
+    assert relieved
+
+
+def test_what_failed_though_it_was_said_to_fit_is_planned_with_less(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(rungs=("drop_idle",))
+    least = engine.costs.needed_bytes(300, CHUNK)
+    engine.limits = replace(engine.limits, budget=least)
+    before = engine.room.snapshot().allowed_bytes
+    assert not isinstance(list(engine.run(asked()))[-1], Done)
+    assert engine.last_snapshot.allowed_bytes < before
+
+
+def test_reading_goes_on_in_smaller_steps_before_an_answer_is_lost(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(rungs=("drop_idle",))
+    budget = engine.costs.needed_bytes(len(IDS) + REPLY, 64)
+    engine.limits = replace(engine.limits, budget=budget)
+    events = list(engine.run(asked(prefill_chunk=512)))
+    assert isinstance(events[-1], Done), events[-1]
+    assert "shrink_chunk" in {entry["code"] for entry in measures(events)}

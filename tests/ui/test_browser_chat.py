@@ -74,7 +74,7 @@ def test_an_answer_that_was_cut_says_so_and_goes_on(looking: Looking) -> None:
     page = looking.page
     looking.talks.apply({"max_new_tokens": 5})
     ask(page, "count to 100")
-    expect(page.locator(".kv-end-length")).to_contain_text("longest length")
+    expect(page.locator(".kv-end-length")).to_contain_text("room kept for the reply")
     page.get_by_role("button", name="Continue").click()
     expect(page.locator(".kv-ask")).to_have_count(2)
     answered(page)

@@ -4,12 +4,13 @@ PyTorch, its libraries and the drivers say it in many ways (unsloth-zoo#1235, vl
 program that knows one class of error only dies of the others.
 """
 
-import ctypes
 import errno
 import gc
 import sys
 
 import torch
+
+from kvchat.device.heap import trim
 
 # Parts of the messages, in lower case.
 _TEXTS = (
@@ -65,8 +66,5 @@ def release(device: torch.device) -> None:
         torch.xpu.empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()
-    elif sys.platform == "linux":
-        # glibc keeps freed memory for itself; musl has no such call.
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+    else:
+        trim()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from kvchat.device.heap import keep_one_heap, trim
 from kvchat.engine.events import Done, Event, Failed, Figures, Framed, Prefilled, Request, Token
 from kvchat.errors import KVChatError, ModelError
 from kvchat.models.progress import LoadProgress
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IDLE_INTERVAL_S = 1.0
+TRIMMED_EVERY = 16  # answers; it takes milliseconds
 SAVING_INTERVAL_S = 0.01
 WAITING_INTERVAL_S = 0.1
 LONGEST_END_S = 30.0  # of a step, and of what is still to be written to disk
@@ -65,6 +67,8 @@ class Worker:
         self.progress: LoadProgress | None = None
         self._stage: Stage = "loading"
         self.frame: dict[str, Any] | None = None
+        keep_one_heap()
+        self._num_answers = 0
         self._thread = threading.Thread(target=self._work, name="kvchat-worker", daemon=True)
         self._thread.start()
 
@@ -225,6 +229,9 @@ class Worker:
             self._close_text(engine)
             job.events.put(failed)
         self._current, self._stage, self._unchecked = None, "ready", True
+        self._num_answers += 1
+        if self._num_answers % TRIMMED_EVERY == 0:
+            trim()
 
     def _failure_of(self, engine: Engine, job: _Job, request: Request) -> Failed | None:
         """Hands the reply's events on; what it must be ended with if an error cut it short."""

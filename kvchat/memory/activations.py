@@ -99,9 +99,10 @@ def activation_bytes(
 
 def _sealing_bytes(reading: "_Reading") -> int:
     """Keys, then values, of 64 tokens in fp32 turned, and their absolute values; of each vector the
-    greatest, in fp32 and as its scale.
+    greatest, in fp32 and as its scale. Beside them what the decode kernel wrote its sums to.
     """
     spec = reading.spec
+    sums = max((_sums(reading, one) for one in spec.layers), default=0)
     widest = max(
         (
             sum(one.num_kv_heads * (max(one.key_dim, one.value_dim) + 1) for one in layers)
@@ -110,7 +111,8 @@ def _sealing_bytes(reading: "_Reading") -> int:
         ),
         default=0,
     )
-    return spec.vocab_size * reading.b + _BLOCK_TOKENS * widest * 2 * _FP32_BYTES
+    floats = _BLOCK_TOKENS * widest * 2 + sums
+    return spec.vocab_size * reading.b + floats * _FP32_BYTES
 
 
 def _looking(reading: "_Reading") -> int:
@@ -211,16 +213,23 @@ def _mixer(reading: _Reading, layer: LayerSpec) -> int:
     return max(projections, attention + _attention(reading, layer, own))
 
 
+def _sums(reading: _Reading, layer: LayerSpec) -> int:
+    """Floats of the CPU kernel's running softmax, queries and scores, for each share of a long
+    text.
+    """
+    heads = reading.spec.num_query_heads
+    shares = _MOST_SHARES if reading.context >= _LONG_TOKENS else 1
+    floats = heads * (3 + 2 * (layer.key_dim + layer.value_dim) + _BLOCK_TOKENS)
+    return shares * (floats + layer.num_kv_heads * _BLOCK_TOKENS)
+
+
 def _attention(reading: _Reading, layer: LayerSpec, own: int) -> int:
     spec, chunk, b = reading.spec, reading.chunk, reading.b
     heads, held = spec.num_query_heads, reading.held(layer)
     if reading.in_blocks and layer.kind != "latent":
-        # The kernel's running softmax, queries and scores, for each share of a long text.
-        shares = _MOST_SHARES if reading.context >= _LONG_TOKENS else 1
-        floats = heads * (2 + 2 * (layer.key_dim + layer.value_dim) + _BLOCK_TOKENS)
-        own_floats = shares * (floats + layer.num_kv_heads * _BLOCK_TOKENS)
         outputs = 3 * heads * layer.value_dim * b
-        return outputs + (own_floats + heads * (layer.key_dim + layer.value_dim)) * _FP32_BYTES
+        floats = _sums(reading, layer) + heads * (layer.key_dim + layer.value_dim)
+        return outputs + floats * _FP32_BYTES
     if reading.in_place and layer.kind != "latent":
         return _by_triton(reading, layer)
     found = chunk * heads * (layer.value_dim * (b + 2 * _FP32_BYTES) + 20)

@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from kvchat.cli_arguments import flags_of, parse
+from kvchat.device.heap import keep_one_heap
 from kvchat.errors import KVChatError, SettingsError
 from kvchat.locales import asked_language
 from kvchat.settings import Settings, resolve
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line to its exit code. Raises nothing that a person should read."""
     argv = sys.argv[1:] if argv is None else list(argv)
     lang = asked_language(argv)
+    keep_one_heap()
     _prepare_output()
     _prepare_environment()
     try:

@@ -7,10 +7,13 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from kvchat.device.heap import keep_one_heap
+
 # What takes long on a busy machine has not failed.
 hypothesis.settings.register_profile("kvchat", deadline=None)
 hypothesis.settings.load_profile("kvchat")
 
+keep_one_heap()  # as the program does before anything else
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"

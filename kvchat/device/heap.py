@@ -12,7 +12,7 @@ _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 
 
 def keep_one_heap() -> None:
-    """All threads share one heap from now on, but for those that have another already."""
+    """All threads share one heap. Call it before any thread allocates: glibc decides then, once."""
     mallopt = _call("mallopt")
     if mallopt is not None:
         mallopt(_ARENA_MAX, 1)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from kvchat.device.heap import keep_one_heap, trim
+from kvchat.device.heap import trim
 from kvchat.engine.events import Done, Event, Failed, Figures, Framed, Prefilled, Request, Token
 from kvchat.errors import KVChatError, ModelError
 from kvchat.models.progress import LoadProgress
@@ -67,7 +67,6 @@ class Worker:
         self.progress: LoadProgress | None = None
         self._stage: Stage = "loading"
         self.frame: dict[str, Any] | None = None
-        keep_one_heap()
         self._num_answers = 0
         self._thread = threading.Thread(target=self._work, name="kvchat-worker", daemon=True)
         self._thread.start()

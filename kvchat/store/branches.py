@@ -41,7 +41,9 @@ class Branches(Base):
             return tree.chain(connection, tip)
 
     def version(self, chat: str) -> tuple[object, ...]:
-        """Another one whenever anything of the chat's branches, replies, ledger or pins is."""
+        """Another one whenever anything of the chat's branches, replies, ledger or pins is: never
+        one that was before.
+        """
         with self._database.read() as connection:
             _, tip = tree.current_branch(connection, chat)
             numbers = connection.execute(
@@ -54,7 +56,7 @@ class Branches(Base):
                 "  WHERE chat = :chat)",
                 {"chat": chat},
             ).fetchone()
-            return (tip, *numbers)
+            return (self._database.num_synced, tip, *numbers)
 
     def fork(self, chat: str, parent: str | None) -> None:
         """A branch whose tip is `parent` becomes the current one; None starts the chat anew."""

@@ -19,10 +19,13 @@ FILE_NAME = "kvchat.sqlite3"
 
 
 class Database:
-    """Opened and migrated. Thread-safe; `read` and `write` do not nest."""
+    """Opened and migrated. Thread-safe; `read` and `write` do not nest. `num_synced`: synced writes
+    since then.
+    """
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        self.num_synced = 0
         self._lock = threading.Lock()
         try:
             _made_private(file)
@@ -55,6 +58,7 @@ class Database:
             try:
                 yield connection
                 connection.execute("COMMIT")
+                self.num_synced += synced
             except BaseException:
                 if connection.in_transaction:  # a full disk may have ended it already
                     with suppress(sqlite3.Error):

@@ -192,14 +192,15 @@ def _old_documents(prompt: Prompt, pinned: PinnedPages) -> Iterator[tuple[int, i
 
 
 def _too_long(prompt: Prompt, plan: Plan, snapshot: Snapshot) -> OutOfMemory:
-    """The refusal, by what is short: the model's own length, or memory."""
+    """The refusal, by what is short: the model's own length, or memory where that holds less."""
+    longest = len(prompt.token_ids) + plan.reply_tokens - plan.short_by_tokens
     facts = {
         "tokens": len(prompt.token_ids),
         "capacity": max(0, plan.capacity_tokens),
         "needed": format_least(plan.expected.total - plan.expected.headroom),
         "allowed": format_size(max(0, snapshot.allowed_bytes)),
     }
-    if plan.short_by_tokens:
+    if plan.short_by_tokens and plan.capacity_tokens >= longest:
         return OutOfMemory("prompt_over_length", **facts)
     return OutOfMemory("prompt_over_memory", **facts)
 

@@ -237,6 +237,9 @@ def test_a_question_that_can_never_fit_is_refused_with_numbers(start: Start) -> 
     assert conversations.ledger_since(chat, 0)[-1]["code"] == "answer_failed"
     assert answered(conversations.ask(chat, "hi")).text is not None
     assert conversations.history(chat)[-1].problem is None
+    both = ended(conversations.ask(chat, "long " * 3000))
+    assert both.error is not None
+    assert both.error.code == "prompt_over_memory", "memory holds less than the model reads"
     over = ended(start().ask(chat, "long " * 3000))
     assert over.error is not None
     assert over.error.code == "prompt_over_length"

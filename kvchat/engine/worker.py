@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IDLE_INTERVAL_S = 1.0
-TRIMMED_EVERY = 16  # answers; it takes milliseconds
 SAVING_INTERVAL_S = 0.01
 WAITING_INTERVAL_S = 0.1
 LONGEST_END_S = 30.0  # of a step, and of what is still to be written to disk
@@ -67,7 +66,6 @@ class Worker:
         self.progress: LoadProgress | None = None
         self._stage: Stage = "loading"
         self.frame: dict[str, Any] | None = None
-        self._num_answers = 0
         self._thread = threading.Thread(target=self._work, name="kvchat-worker", daemon=True)
         self._thread.start()
 
@@ -228,9 +226,7 @@ class Worker:
             self._close_text(engine)
             job.events.put(failed)
         self._current, self._stage, self._unchecked = None, "ready", True
-        self._num_answers += 1
-        if self._num_answers % TRIMMED_EVERY == 0:
-            trim()
+        trim()  # a few milliseconds
 
     def _failure_of(self, engine: Engine, job: _Job, request: Request) -> Failed | None:
         """Hands the reply's events on; what it must be ended with if an error cut it short."""

@@ -31,6 +31,7 @@ from kvchat.errors import OutOfMemory
 from kvchat.kvcache.pool import Pool
 from kvchat.memory.calibrate import Calibration
 from kvchat.memory.formats import BLOCK_TOKENS
+from kvchat.models.fitting import LEAST_TEXT
 from kvchat.planner.costs import Costs, Relief
 from kvchat.planner.ledger import Undo, entry, stored
 from kvchat.planner.measures import (
@@ -44,7 +45,6 @@ from kvchat.planner.measures import (
 )
 from kvchat.planner.plan import (
     LEAST_CHUNK,
-    LEAST_REPLY,
     RELIEVING,
     Offer,
     Snapshot,
@@ -67,8 +67,6 @@ CALM_BLOCKS = 4
 # How long it counts that memory ran out with less taken than should have been there: others may
 # give theirs back.
 FOUND_S = 60.0
-# What is left for a question however little there seems to be.
-LEAST_TEXT = 2 * LEAST_REPLY
 
 
 class Room:
@@ -130,8 +128,9 @@ class Room:
     def snapshot(self) -> Snapshot:
         """What is in memory now. Reads the probe."""
         library = self.text.library.nbytes if self.text is not None else self._local.kept_bytes
+        device = self._device(self.costs.weight_bytes + self._pool.device_bytes + library)
         self.latest = Snapshot(
-            self._device(self.costs.weight_bytes + self._pool.device_bytes + library),
+            device,
             self.limits.budget,
             self.limits.headroom,
             self.costs.weight_bytes,
@@ -140,8 +139,8 @@ class Room:
             library,
             self._host_free_bytes(),
             self._host_bytes_per_s,
+            self._found_bytes(device.at_s),
         )
-        self.latest = replace(self.latest, found_bytes=self._found_bytes(self.latest.device.at_s))
         return self.latest
 
     def _found_bytes(self, now_s: float) -> int | None:

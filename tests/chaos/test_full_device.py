@@ -5,16 +5,12 @@ fits; and once there is more, it is taken again.
 import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
-import torch
 
 from kvchat.chat.conversations import Conversations
 from kvchat.engine import room as room_module
-from kvchat.engine.engine import Engine
-from kvchat.kvcache.blocks import HotWindow, Slab
+from tests.chaos.refusing import refusing
 from tests.chat.test_conversations import AS_COMPUTED, answered
 
 Start = Callable[..., Conversations]
@@ -29,26 +25,6 @@ def frozen() -> Iterator[None]:
     gc.unfreeze()
 
 
-@contextmanager
-def only(engine: Engine, num_bytes: int) -> Iterator[None]:
-    """Allocations of the pool beyond so many bytes are refused, whatever the probe says."""
-
-    def checked(right: type, size: Callable[..., int]) -> Callable[..., Any]:
-        def make(*args: Any, **named: Any) -> Any:
-            if engine.pool.device_bytes + size(*args) > num_bytes:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            return right(*args, **named)
-
-        return make
-
-    with pytest.MonkeyPatch.context() as patch:
-        slab = checked(Slab, lambda size, *_: size)
-        hot = checked(HotWindow, lambda one, num_tokens, _: num_tokens * one.bytes_per_token)
-        patch.setattr("kvchat.kvcache.slabs.Slab", slab)
-        patch.setattr("kvchat.kvcache.pool.HotWindow", hot)
-        yield
-
-
 def test_no_turn_fails_on_a_device_that_says_too_much(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,7 +35,7 @@ def test_no_turn_fails_on_a_device_that_says_too_much(
     costs = engine.costs
     room = costs.blocks_bytes(500, 64) + costs.hot_bytes(64)
     chat = conversations.new_chat()
-    with only(engine, room):
+    with refusing(lambda num_bytes: engine.pool.device_bytes + num_bytes <= room):
         for number in range(16):
             answered(conversations.ask(chat, f"What does the memory hold as number {number}? " * 2))
     codes = [row["code"] for row in conversations.ledger_since(chat, 0)]

@@ -2,8 +2,8 @@
 there is not, none is another one, and nothing goes to and fro more often than what it follows.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +16,14 @@ from kvchat.device.memory import DeviceMemory
 from kvchat.engine.engine import Engine
 from kvchat.engine.events import Done, Event, Token, Took
 from kvchat.engine.limits import Limits
-from kvchat.kvcache.blocks import FP, HotWindow, Slab
+from kvchat.kvcache.blocks import FP
 from kvchat.kvcache.pool import Storing
 from kvchat.kvcache.spans import Span
 from kvchat.memory.formats import FormatPair
 from kvchat.models.load import LoadedModel
 from kvchat.settings import RUNGS
 from kvchat.units import GIB, KIB, MIB
+from tests.chaos.refusing import refusing
 from tests.engine.test_engine import done, random_ids, request
 from tests.planner.test_properties import num_flips, num_swings
 
@@ -55,24 +56,9 @@ class Device:
         free = self.lie(self.free)
         return DeviceMemory("cpu", 64 * GIB, free, 0, 0, self.others, float(self.num_readings))
 
-    @contextmanager
-    def allocating(self) -> Iterator[None]:
+    def allocating(self) -> AbstractContextManager[None]:
         """What does not fit is refused when it is allocated, whatever was said."""
-
-        def checked(right: type, size: Callable[..., int]) -> Callable[..., Any]:
-            def make(*args: Any, **named: Any) -> Any:
-                if size(*args) > self.free:
-                    raise torch.OutOfMemoryError("CUDA out of memory")
-                return right(*args, **named)
-
-            return make
-
-        with pytest.MonkeyPatch.context() as patch:
-            slab = checked(Slab, lambda num_bytes, *_: num_bytes)
-            hot = checked(HotWindow, lambda one, num_tokens, _: num_tokens * one.bytes_per_token)
-            patch.setattr("kvchat.kvcache.slabs.Slab", slab)
-            patch.setattr("kvchat.kvcache.pool.HotWindow", hot)
-            yield
+        return refusing(lambda num_bytes: num_bytes <= self.free)
 
 
 def engine_on(

@@ -11,7 +11,7 @@ import gradio as gr
 
 from kvchat.errors import RequestError
 from kvchat.ui.asked import read_asked
-from kvchat.ui.calls import Calls
+from kvchat.ui.calls import calls
 from kvchat.ui.following import Following
 from kvchat.ui.markup import LATEX
 from kvchat.ui.transcript import notes
@@ -31,7 +31,7 @@ _DELIMITERS: list[dict[str, str | bool]] = [
 def build_ui(conversations: "Conversations", lang: Language) -> gr.Blocks:
     """The whole screen. The conversations are all it talks to."""
     following = Following(conversations, lang)
-    calls = Calls(conversations, following, lang).all()
+    published = calls(conversations, following, lang)
 
     def act(event: gr.EventData) -> Iterator[Any]:
         try:
@@ -61,7 +61,7 @@ def build_ui(conversations: "Conversations", lang: Language) -> gr.Blocks:
             html_template="",
             js_on_load="kvchat.connect(props, server, upload, watch, (it) => trigger('act', it))",
             apply_default_css=False,
-            server_functions=calls,
+            server_functions=published,
         )
         link.act(
             act,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvchat.ui.calls import Calls
+from kvchat.ui import calls as screen_calls
 from kvchat.ui.following import Following
 from kvchat.wording import Language
 from tests.ui.standin import StandIn
@@ -28,7 +28,7 @@ def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def calls(talks: StandIn, lang: Language = "en") -> dict[str, Any]:
-    found = Calls(talks, Following(talks, lang), lang).all()
+    found = screen_calls.calls(talks, Following(talks, lang), lang)
     return {call.__name__: call for call in found}
 
 

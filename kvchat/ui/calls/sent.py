@@ -1,0 +1,28 @@
+"""Arguments of calls. They come from a browser and are checked as such."""
+
+from typing import Any
+
+from kvchat.errors import RequestError
+from kvchat.ui.asked import text_of
+
+
+def chat(sent: Any) -> str:
+    chat = text_of(sent, "chat")
+    if not chat:
+        raise RequestError("ui_request")
+    return chat
+
+
+def whole(sent: Any, name: str) -> int | None:
+    """A count, None where there is none. Raises RequestError for anything else."""
+    value = sent.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise RequestError("ui_request")
+    return value
+
+
+def entry(sent: Any) -> int:
+    number = whole(sent, "entry")
+    if number is None:
+        raise RequestError("ui_request")
+    return number

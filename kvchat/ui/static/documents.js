@@ -45,11 +45,11 @@
     return [...here.filter((cite) => cite.support === "matched"), ...here.filter((cite) => cite.support !== "matched")];
   };
 
-  K.panel.fill.documents = (body) => {
+  K.panel.tab("documents", 10, (body) => {
     parts = { list: K.el("div", { class: "kv-docs" }), view: K.el("div", { class: "kv-page-view", hidden: true }) };
     body.append(parts.list, parts.view);
     draw();
-  };
+  });
   const draw = () => {
     if (!parts) return;
     if (shown && documents.length && !documents.some((one) => one.document === shown.document)) shown = null;

@@ -42,7 +42,7 @@
     return row;
   };
 
-  K.panel.fill.ledger = (body) => {
+  K.panel.tab("ledger", 30, (body) => {
     const list = K.el("ol", { class: "kv-ledger" });
     const empty = K.el("p", { class: "kv-hint", text: K.say("ui.ledger.empty") });
     const file = K.el("a", { class: "kv-link", download: true, text: K.say("ui.ledger.file"), title: K.say("ui.ledger.file.help") });
@@ -62,7 +62,7 @@
     };
     K.on("entries", draw);
     draw();
-  };
+  });
   const small = (entry) => {
     const parts = [when(entry)];
     const turns = entry.turn_numbers ?? [];

@@ -1,49 +1,75 @@
-// The panel at the right: documents, turns, what was done, settings. One tab at a time.
+// The panel at the right, one tab at a time. A script of its own adds a tab, before or after the panel stands:
+//
+//   K.panel.tab("whatif", 50, (body) => body.append(...));   // its name on the tab: the words `ui.tab.whatif`
+//   K.panel.onShow("whatif", () => ...);                     // each time when it comes into sight
+//   if (!K.panel.isOpen("whatif")) return;                   // what nobody sees need not be drawn
+//
+// Places in use: documents 10, turns 20, ledger 30, models 40, whatif 50, settings 90.
 (() => {
   const K = window.kvchat;
-  const TABS = ["documents", "turns", "ledger", "settings"];
-  const bodies = {};
+  const tabs = []; // {name, place, fill, button, body}, from left to right
+  const shows = new Map(); // name -> what to call when it comes into sight
   let shown = "documents";
+  let row = null; // the buttons
+  let aside = null;
 
   K.panel = {
-    fill: {}, // tab -> function that draws into its body once
+    tab: (name, place, fill) => {
+      tabs.push({ name, place, fill, button: null, body: null });
+      tabs.sort((a, b) => a.place - b.place);
+      if (aside) stand();
+    },
+    onShow: (name, call) => shows.set(name, [...(shows.get(name) ?? []), call]),
     open: (tab) => set(true, tab),
     close: () => set(false),
     toggle: (tab) => set(!(isOpen() && (!tab || tab === shown)), tab),
     isOpen: (tab) => isOpen() && (!tab || tab === shown),
   };
   const isOpen = () => document.body.classList.contains("kv-panel-open");
-  const set = (open, tab) => {
+  const set = (open, name) => {
     document.body.classList.toggle("kv-panel-open", open);
     document.getElementById("kv-panel-button")?.setAttribute("aria-pressed", String(open));
-    if (tab) shown = tab;
-    for (const name of TABS) {
-      const button = document.getElementById(`kv-tab-${name}`);
-      button?.setAttribute("aria-selected", String(name === shown));
-      button?.setAttribute("tabindex", name === shown ? "0" : "-1");
-      if (bodies[name]) K.show(bodies[name], name === shown);
+    if (name) shown = name;
+    for (const tab of tabs) {
+      const here = tab.name === shown;
+      tab.button?.setAttribute("aria-selected", String(here));
+      tab.button?.setAttribute("tabindex", here ? "0" : "-1");
+      if (tab.body) K.show(tab.body, here);
+      if (here && open) tab.button?.scrollIntoView({ block: "nearest", inline: "nearest" });
     }
-    if (open) K.emit("panel", shown);
+    if (!open) return;
+    for (const call of shows.get(shown) ?? []) call();
+    K.emit("panel", shown);
+  };
+
+  // Each tab that has no button yet gets one, at its place, and its body is filled.
+  const stand = () => {
+    tabs.forEach((tab, at) => {
+      if (tab.button) return;
+      const { name } = tab;
+      tab.button = K.el("button", { type: "button", role: "tab", id: `kv-tab-${name}`, "aria-controls": `kv-body-${name}`, text: K.say(`ui.tab.${name}`), on: { click: () => set(true, name) } });
+      tab.body = K.el("div", { class: `kv-panel-body kv-panel-${name}`, id: `kv-body-${name}`, role: "tabpanel", tabindex: "0", "aria-labelledby": `kv-tab-${name}`, hidden: true });
+      row.insertBefore(tab.button, row.children[at] ?? null);
+      aside.append(tab.body);
+      tab.fill(tab.body);
+    });
+    set(isOpen(), shown);
   };
 
   K.draw.panel = (box) => {
-    const tabs = K.el("div", { class: "kv-tabs", role: "tablist", "aria-label": K.say("ui.panel") });
-    const aside = K.el("aside", { class: "kv-panel", "aria-label": K.say("ui.panel") },
-      K.el("div", { class: "kv-panel-head" }, tabs, K.button("ui.close", "close", K.panel.close, { class: "kv-ghost" })));
-    for (const name of TABS) {
-      tabs.append(K.el("button", { type: "button", role: "tab", id: `kv-tab-${name}`, "aria-controls": `kv-body-${name}`, text: K.say(`ui.tab.${name}`), on: { click: () => set(true, name) } }));
-      bodies[name] = K.el("div", { class: `kv-panel-body kv-panel-${name}`, id: `kv-body-${name}`, role: "tabpanel", "aria-labelledby": `kv-tab-${name}`, hidden: true });
-      aside.append(bodies[name]);
-      K.panel.fill[name](bodies[name]);
-    }
-    tabs.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
-      const next = TABS[(TABS.indexOf(shown) + step + TABS.length) % TABS.length];
-      set(true, next);
-      document.getElementById(`kv-tab-${next}`).focus();
+    row = K.el("div", { class: "kv-tabs", role: "tablist", "aria-label": K.say("ui.panel") });
+    aside = K.el("aside", { class: "kv-panel", "aria-label": K.say("ui.panel") },
+      K.el("div", { class: "kv-panel-head" }, row, K.button("ui.close", "close", K.panel.close, { class: "kv-ghost" })));
+    row.addEventListener("keydown", (event) => {
+      const at = tabs.findIndex((tab) => tab.name === shown);
+      const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: tabs.length - 1 }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      const next = tabs[(to + tabs.length) % tabs.length];
+      set(true, next.name);
+      next.button.focus();
     });
     box.append(aside);
-    set(false, shown);
+    stand();
   };
 })();

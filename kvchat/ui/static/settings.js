@@ -4,9 +4,9 @@
   let body;
   let fields = new Map(); // name -> {field, control, row, mistake}
 
-  K.panel.fill.settings = (element) => {
+  K.panel.tab("settings", 90, (element) => {
     body = element;
-  };
+  });
   K.on("panel", (tab) => {
     if (tab === "settings") load();
   });

@@ -2,7 +2,7 @@
 (() => {
   const K = window.kvchat;
   const COLUMNS = ["turn", "tokens", "bytes", "format", "reused", "rate"];
-  K.panel.fill.turns = (body) => {
+  K.panel.tab("turns", 20, (body) => {
     const rows = K.el("tbody");
     const table = K.el("table", { class: "kv-table" },
       K.el("thead", {}, K.el("tr", {}, ...COLUMNS.map((name) => K.el("th", { scope: "col", text: K.say(`ui.column.${name}`) })))), rows);
@@ -35,5 +35,5 @@
       ];
     };
     for (const name of ["frame", "notes", "panel"]) K.on(name, draw);
-  };
+  });
 })();

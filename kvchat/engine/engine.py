@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from kvchat.attention import cpu
 from kvchat.attention.choose import describe
 from kvchat.device.memory import DeviceMemory, Probe
 from kvchat.device.monitor import Monitor
@@ -116,6 +117,14 @@ class Engine:
         self.room.limits = limits
         if self.disk is not None:
             self.disk.quota_bytes, self.disk.formats = limits.disk_quota, limits.disk_format
+        self.prepare(limits.pairs)
+
+    def prepare(self, pairs: Iterable[FormatPair]) -> None:
+        """Kernels for blocks of these formats are made now: in the moment they are first needed
+        memory may be short, and a compiler that finds none ends the program.
+        """
+        if self.loaded.device.type == "cpu":
+            cpu.prepare(self.pool.geometries, pairs, self.loaded.spec.num_query_heads)
 
     @property
     def attention(self) -> list[dict[str, Any]]:

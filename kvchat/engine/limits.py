@@ -39,6 +39,11 @@ class Limits:
     evict_by: str = "window"
 
     @property
+    def pairs(self) -> frozenset[FormatPair]:
+        """What a text may come to be stored in."""
+        return frozenset((self.storing.seal, self.storing.floor, self.disk_format, *self.lower))
+
+    @property
     def weighs(self) -> bool:
         """Whether it matters what attention blocks get."""
         return "evict" in self.ladder and self.evict_by == "heavy_hitter"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from kvchat.attention import cpu
 from kvchat.device.memory import pick_device
 from kvchat.device.monitor import monitor_for
 from kvchat.engine.engine import Engine
@@ -82,6 +81,5 @@ def open_engine(
         raise refusal
     if device.type == "cpu":
         lay_out(loaded.model, engine.room.latest.allowed_bytes - loaded.weight_bytes)
-        cpu.prepare(engine.pool.geometries, [limits.storing.seal], loaded.spec.num_query_heads)
     monitor.start()
     return engine

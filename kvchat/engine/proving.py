@@ -50,6 +50,7 @@ class Proving:
     ) -> None:
         self._engine, self._known, self._keep = engine, known, keep
         self._left = unjudged_steps(known()) if engine.pool.geometries else ()
+        engine.prepare(self._left)
         self._reading: _Reading | None = None
         self._one_by_one = False
         self._num_failures = 0

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvchat.attention import cpu
 from kvchat.engine.engine import Engine
 from kvchat.engine.events import Done, Event, Request, Token, Took
 from kvchat.kvcache.blocks import FP, Block
@@ -186,3 +187,23 @@ def test_what_was_stored_in_less_is_raised_from_its_original(make_engine: MakeEn
     assert {block.pair for i, block in stored(engine) if i in whole_blocks(OLD)} == {FP}
     engine.limits = replace(engine.limits, storing=Storing(FP, FP, SINKS))
     assert done(list(engine.run(asked()))).ids == expected
+
+
+@pytest.mark.skipif(not cpu.is_installed(), reason="numba is not installed")
+@pytest.mark.parametrize("pair", LOWER, ids=str)
+def test_no_kernel_is_compiled_in_the_moment_memory_is_short(
+    make_engine: MakeEngine, pair: FormatPair
+) -> None:
+    """A compiler that finds no memory ends the program: LLVM aborts."""
+    from kvchat.attention import cpu_kernel
+
+    compiled = (cpu_kernel.passes, cpu_kernel.runner, cpu_kernel._joiner)
+    for one in compiled:
+        one.cache_clear()
+    engine = lossy(make_engine(), budget_for(lossy(make_engine()), pair))
+    before = [one.cache_info().misses for one in compiled]
+    assert all(before), "nothing was made beforehand"
+    events = list(engine.run(asked()))
+    assert isinstance(events[-1], Done), events[-1]
+    assert any(str(entry["code"]).startswith("requantize") for entry in measures(events))
+    assert [one.cache_info().misses for one in compiled] == before

@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, Any, cast
 from kvchat.documents.clean import clean_name
 from kvchat.documents.fence import fence_document
 from kvchat.documents.passages import Passage, split
-from kvchat.documents.reader import Page, ReadDocument, Verdict, notes, page_image, read
+from kvchat.documents.reader import (
+    Mark,
+    Page,
+    ReadDocument,
+    Verdict,
+    notes,
+    page_image,
+    page_marks,
+    read,
+)
 from kvchat.documents.retrieve import Index
 from kvchat.errors import DocumentError, KVChatError
 from kvchat.store.store import Store
@@ -223,6 +232,10 @@ class Shelf:
         if self._store.document(sha) is None:
             raise DocumentError("document_missing", name=sha[:8])
         return page_image(self._path(sha), page)
+
+    def marks(self, sha: str, page: int, texts: Sequence[str]) -> list[list[Mark]]:
+        """Where texts stand on a page's picture: for each the boxes that cover it, one a line."""
+        return page_marks(self._path(sha), page, texts)
 
     def row(self, sha: str, name: str) -> dict[str, Any]:
         """Progress, problem and notes of a document, as a screen shows them."""

@@ -5,7 +5,8 @@ a hostile file does, it happens here: a crash, a hang or too much memory costs t
 
 {"do": "read", "path", "password", "first"} -> {"pages"}, {"page", "label", "text", "verdict"}...
 {"do": "picture", "path", "password", "page", "width"} -> {"png": base64}
-Both end with {"done": true}, or {"refused": code} in its place.
+{"do": "marks", "path", "password", "page", "texts"} -> {"marks"}
+All end with {"done": true}, or {"refused": code} in its place.
 """
 
 import base64
@@ -19,7 +20,10 @@ from typing import Any
 
 import pypdfium2
 
-from kvchat.documents.pdf_page import Refused, label_of, open_pdf, picture, read_page
+from kvchat.documents.pdf_marks import marks
+from kvchat.documents.pdf_open import Refused, open_pdf
+from kvchat.documents.pdf_page import label_of, read_page
+from kvchat.documents.pdf_picture import picture
 
 MEMORY_BYTES = 1024**3
 """Address space of this process, where the system can limit it (not on Windows)."""
@@ -41,6 +45,8 @@ def answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         with contextlib.closing(open_pdf(request["path"], request.get("password"))) as pdf:
             if request["do"] == "read":
                 yield from _read(pdf, request["first"])
+            elif request["do"] == "marks":
+                yield {"marks": _marks(pdf, request["page"], request["texts"])}
             else:
                 pdf.init_forms()
                 png = picture(pdf, request["page"], request["width"])
@@ -61,6 +67,17 @@ def _read(pdf: pypdfium2.PdfDocument, first: int) -> Iterator[dict[str, Any]]:
     for number in range(first + 1, count + 1):
         text, verdict = read_page(pdf, number)
         yield {"page": number, "label": label_of(pdf, number), "text": text, "verdict": verdict}
+
+
+def _marks(
+    pdf: pypdfium2.PdfDocument, number: int, texts: list[str]
+) -> list[list[tuple[float, float, float, float]]]:
+    """None where the page is not there or cannot be read: then nothing is marked."""
+    try:
+        with contextlib.closing(pdf[number - 1]) as page:
+            return marks(page, texts)
+    except (pypdfium2.PdfiumError, IndexError):
+        return [[] for _ in texts]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""One page by PDFium: text in reading order, verdict, printed label, picture.
+"""One page by PDFium: text in reading order, verdict, printed label.
 
 Runs in the child process only (`pdf_child.py`): PDFium is neither thread-safe nor crash-proof.
 Imports nothing heavier than PDFium, so that the child starts in a moment.
@@ -6,9 +6,7 @@ Imports nothing heavier than PDFium, so that the child starts in a moment.
 
 import ctypes
 import re
-import struct
 import unicodedata
-import zlib
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -18,48 +16,10 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 
 from kvchat.documents.clean import HYPHEN_MARK, clean
-from kvchat.documents.reading_order import Box, in_reading_order
+from kvchat.documents.pdf_text import characters, ordered_text
 
 FEW_CHARACTERS = 25
 """A page with a picture and fewer characters is a scan: a stamp or a page number is no text."""
-
-MOST_PAGE_CHARACTERS = 1_000_000
-MOST_PICTURE_PIXELS = 4_000_000
-MOST_PICTURE_HEIGHT = 4000
-MOST_IMAGE_PIXELS = 150_000_000
-"""An image with more pixels than this inside a page is not decoded for its picture (a bomb)."""
-
-
-class Refused(Exception):
-    """PDFium cannot or must not do this; the argument is a code for the parent."""
-
-
-def open_pdf(path: str, password: str | None) -> pypdfium2.PdfDocument:
-    """Raises Refused: encrypted, password, damaged, no_pages.
-
-    PDFium's own error text is not shown: it is stale at times ("Success" for a file of no pages).
-    """
-    for attempt in _spellings(password):
-        raw = pdfium.FPDF_LoadDocument(path.encode(), attempt)
-        if raw:
-            break
-        if pdfium.FPDF_GetLastError() != pdfium.FPDF_ERR_PASSWORD:
-            raise Refused("damaged")
-    else:
-        raise Refused("password" if password else "encrypted")
-    pdf = pypdfium2.PdfDocument(raw)
-    if pdfium.FPDF_GetPageCount(raw) < 1:
-        pdf.close()
-        raise Refused("no_pages")
-    return pdf
-
-
-def _spellings(password: str | None) -> list[bytes | None]:
-    """UTF-8 as typed and normalised (AES-256 files want that), then the bytes of older files."""
-    if not password:
-        return [None]
-    normal = unicodedata.normalize("NFKC", password)
-    return [password.encode(), normal.encode(), normal.encode("latin-1", "replace")]
 
 
 def label_of(pdf: pypdfium2.PdfDocument, number: int) -> str | None:
@@ -78,7 +38,8 @@ def read_page(pdf: pypdfium2.PdfDocument, number: int) -> tuple[str, str]:
     except pypdfium2.PdfiumError:
         return "", "unreadable"
     try:
-        raw = _text(page)
+        with characters(page) as textpage:
+            raw = ordered_text(page, textpage).text
         text = clean(raw)
         if is_garbled(raw):
             return "", "unreadable"
@@ -88,56 +49,6 @@ def read_page(pdf: pypdfium2.PdfDocument, number: int) -> tuple[str, str]:
         return "", "unreadable"
     finally:
         page.close()
-
-
-def _text(page: pypdfium2.PdfPage) -> str:
-    textpage = page.get_textpage()
-    try:
-        count = textpage.count_chars()
-        if count > MOST_PAGE_CHARACTERS:
-            raise pypdfium2.PdfiumError("too many characters on one page")
-        text = textpage.get_text_range()
-        if len(text) != count:  # characters without a code were left out: take them one by one
-            codes = (pdfium.FPDFText_GetUnicode(textpage, i) for i in range(count))
-            text = "".join(HYPHEN_MARK if code == 2 else chr(code) for code in codes)
-        return in_reading_order(text, _boxes(page, textpage, count))
-    finally:
-        textpage.close()
-
-
-def _boxes(page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage, count: int) -> list[Box]:
-    """Tight boxes of all characters, turned as the page is shown.
-
-    The binding's checks of each argument cost most of the time; one buffer filled by address is
-    twice as fast (1.1 against 2.3 us a character).
-    """
-    buffer = (ctypes.c_double * (4 * count))()
-    address, handle = ctypes.addressof(buffer), ctypes.cast(textpage.raw, ctypes.c_void_p).value
-    for i in range(count):
-        _get_char_box(handle, i, address, address + 16, address + 8, address + 24)
-        address += 32
-    flat = list(buffer)
-    boxes = list(zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True))
-    return _turned(boxes, page.get_rotation(), *page.get_size())
-
-
-_CHAR_BOX = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.c_int, *[ctypes.c_void_p] * 4
-)  # fmt: skip
-_get_char_box = _CHAR_BOX(ctypes.cast(pdfium.FPDFText_GetCharBox, ctypes.c_void_p).value or 0)
-"""FPDFText_GetCharBox(text page, index, &left, &right, &bottom, &top)"""
-
-
-def _turned(boxes: list[Box], rotation: int, width: float, height: float) -> list[Box]:
-    """Boxes of a page that is shown turned clockwise; width and height are the shown page's."""
-    match rotation:
-        case 90:
-            return [(y0, height - x1, y1, height - x0) for x0, y0, x1, y1 in boxes]
-        case 180:
-            return [(width - x1, height - y1, width - x0, height - y0) for x0, y0, x1, y1 in boxes]
-        case 270:
-            return [(width - y1, x0, width - y0, x1) for x0, y0, x1, y1 in boxes]
-    return boxes
 
 
 def is_garbled(text: str) -> bool:
@@ -218,48 +129,3 @@ def _wide(function: Callable[..., int], *arguments: Any) -> str:
     buffer = ctypes.create_string_buffer(size)
     function(*arguments, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_ushort)), size)
     return buffer.raw[: size - 2].decode("utf-16-le", "ignore")
-
-
-def picture(pdf: pypdfium2.PdfDocument, number: int, width: int) -> bytes:
-    """The page as PNG, `width` pixels wide unless that makes too many pixels.
-
-    Raises Refused: no_picture, for a page that is not there or holds an image of absurd size.
-    """
-    try:
-        page = pdf[number - 1]
-        points_wide, points_high = page.get_size()
-        if min(points_wide, points_high) <= 0 or _largest_image(page) > MOST_IMAGE_PIXELS:
-            raise Refused("no_picture")
-        scale = min(
-            width / points_wide,
-            MOST_PICTURE_HEIGHT / points_high,
-            (MOST_PICTURE_PIXELS / (points_wide * points_high)) ** 0.5,
-        )
-        bitmap = page.render(scale=scale, rev_byteorder=True)
-        return _png(bitmap)
-    except (pypdfium2.PdfiumError, IndexError, MemoryError) as error:
-        raise Refused("no_picture") from error
-
-
-def _largest_image(page: pypdfium2.PdfPage) -> int:
-    sizes = [0]
-    for image in page.get_objects(filter=[pdfium.FPDF_PAGEOBJ_IMAGE], max_depth=8):
-        wide, high = image.get_px_size()
-        sizes.append(wide * high)
-    return max(sizes)
-
-
-def _png(bitmap: pypdfium2.PdfBitmap) -> bytes:
-    """RGB, 8 bits, no filter (PNG specification, third edition)."""
-    if bitmap.format != pdfium.FPDFBitmap_BGR:  # also the name of RGB, when bytes are reversed
-        raise Refused("no_picture")
-    rows, line = bytes(bitmap.buffer), 3 * bitmap.width
-    scan = b"".join(
-        b"\0" + rows[y * bitmap.stride : y * bitmap.stride + line] for y in range(bitmap.height)
-    )
-    header = struct.pack(">IIBBBBB", bitmap.width, bitmap.height, 8, 2, 0, 0, 0)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(scan, 4)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        for kind, body in parts
-    )

@@ -7,10 +7,10 @@ click on a page does not wait for a long book. Knows no model and no chat.
 import base64
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from kvchat.documents.child import Cancelled, Child, ChildLost, ChildSilent
 from kvchat.documents.clean import clean_name, join_hyphens
@@ -40,6 +40,15 @@ class Page:
     label: str | None
     text: str
     verdict: Verdict
+
+
+class Mark(NamedTuple):
+    """A box on a page's picture: parts (0 to 1) of its width and height, y downwards."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,22 @@ def page_image(path: Path, page: int, *, width: int = 1000, password: str | None
     except ChildLost:
         pass
     raise DocumentError("document_no_picture", page=page)
+
+
+def page_marks(
+    path: Path, page: int, texts: Sequence[str], *, password: str | None = None
+) -> list[list[Mark]]:
+    """Where the texts stand on page `page` (from 1) of a PDF: for each the boxes that cover it, one
+    a line; none for a text that the page does not have, or where the page cannot be read.
+    """
+    request = {"do": "marks", "path": str(path), "password": password}
+    try:
+        for answer in _pictures.ask({**request, "page": page, "texts": list(texts)}):
+            if "marks" in answer:
+                return [[Mark(*box) for box in boxes] for boxes in answer["marks"]]
+    except ChildLost:
+        pass
+    return [[] for _ in texts]
 
 
 def notes(document: ReadDocument) -> list[tuple[str, dict[str, str]]]:

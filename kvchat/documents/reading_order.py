@@ -9,7 +9,8 @@ Seth 1984). What crosses a gutter (a headline) divides a page into bands.
 """
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
@@ -25,34 +26,78 @@ MOST_CHARACTERS = 60_000
 """Pages with more are left as they come: a drawing's labels, or an attack."""
 
 
+Range = tuple[int, int]
+"""start, stop of characters in the text as PDFium gave it, half-open."""
+
+
+class Ordered(NamedTuple):
+    """A page's text in reading order. `ranges`: the parts of the given text that it is made of, in
+    order; between two of them stands `joints[i]`, which no character of the page stands for.
+    """
+
+    text: str
+    ranges: Sequence[Range]
+    joints: Sequence[str]
+
+    def places(self) -> list[int]:
+        """For each character of `text` its place in the text as given, -1 where it has none."""
+        found: list[int] = []
+        for number, (start, stop) in enumerate(self.ranges):
+            found += range(start, stop)
+            if number < len(self.joints):
+                found += [-1] * len(self.joints[number])
+        return found
+
+
 class Piece(NamedTuple):
-    """Characters of one line with no gap as wide as a gutter between them."""
+    """Characters of one line with no gap as wide as a gutter between them; `ranges` of them stand
+    a blank apart.
+    """
 
     left: float
     bottom: float
     right: float
     top: float
     text: str
+    ranges: tuple[Range, ...]
 
     @property
     def middle(self) -> float:
         return (self.bottom + self.top) / 2
 
 
-def in_reading_order(text: str, boxes: Sequence[Box]) -> str:
+def in_reading_order(text: str, boxes: Sequence[Box]) -> Ordered:
     """`text` with lost blanks restored and columns unravelled; `boxes[i]` is `text[i]`'s box."""
     heights = [top - bottom for _, bottom, _, top in boxes if top > bottom]
     if not heights or len(text) > MOST_CHARACTERS:
-        return text
+        return Ordered(text, [(0, len(text))], [])
     size = median(heights)
     pieces, blanks = _pieces(text, boxes, size)
-    plain = _with_blanks(text, 0, len(text), blanks)
     if _num_right_to_left(text) > len(text) / 5:
-        return plain
+        return _as_given(text, blanks)
     ordered, has_columns = _ordered(pieces, size)
     if not has_columns or not _was_interleaved(pieces, ordered):
-        return plain
-    return "\n".join(_lines(ordered, size))
+        return _as_given(text, blanks)
+    return _joined(text, _lines(ordered, size))
+
+
+def _as_given(text: str, blanks: Sequence[int]) -> Ordered:
+    ranges = _parted(0, len(text), blanks)
+    joints = [" "] * (len(ranges) - 1)
+    return Ordered(" ".join(text[a:b] for a, b in ranges), ranges, joints)
+
+
+def _joined(text: str, lines: Iterable[Iterable[Range]]) -> Ordered:
+    """The ranges of a line a blank apart, the lines each on its own."""
+    ranges: list[Range] = []
+    joints: list[str] = []
+    for line in lines:
+        for number, part in enumerate(line):
+            if ranges:
+                joints.append(" " if number else "\n")
+            ranges.append(part)
+    whole = [text[a:b] + joint for (a, b), joint in zip(ranges, [*joints, ""], strict=True)]
+    return Ordered("".join(whole), ranges, joints)
 
 
 class _Line:
@@ -82,8 +127,10 @@ def _pieces(text: str, boxes: Sequence[Box], size: float) -> tuple[list[Piece], 
 
     def close() -> None:
         if line is not None:
-            words = _with_blanks(text, line.start, line.stop, blanks)
-            pieces.append(Piece(line.left, line.bottom, line.right, line.top, words))
+            ranges = _parted(line.start, line.stop, blanks)
+            words = " ".join(text[a:b] for a, b in ranges)
+            box = (line.left, line.bottom, line.right, line.top)
+            pieces.append(Piece(*box, words, tuple(ranges)))
 
     for at, (char, box) in enumerate(zip(text, boxes, strict=True)):
         left, bottom, _, top = box
@@ -106,10 +153,10 @@ def _pieces(text: str, boxes: Sequence[Box], size: float) -> tuple[list[Piece], 
     return pieces, blanks
 
 
-def _with_blanks(text: str, start: int, stop: int, blanks: list[int]) -> str:
-    inside = [at for at in blanks if start < at < stop]
-    edges = [start, *inside, stop]
-    return " ".join(text[a:b] for a, b in pairwise(edges))
+def _parted(start: int, stop: int, blanks: Sequence[int]) -> list[Range]:
+    """[start, stop) at the places among `blanks`, which are in order."""
+    inside = blanks[bisect_right(blanks, start) : bisect_left(blanks, stop)]
+    return list(pairwise([start, *inside, stop]))
 
 
 def _part_words(text: str, at: int, gap: float) -> bool:
@@ -233,19 +280,17 @@ def _was_interleaved(pieces: list[Piece], ordered: list[list[Piece]]) -> bool:
     return hops > 2 * len(ordered) + 0.1 * len(pieces)
 
 
-def _lines(groups: list[list[Piece]], size: float) -> list[str]:
+def _lines(groups: list[list[Piece]], size: float) -> Iterator[list[Range]]:
     """Each group from top to bottom, pieces of one line from left to right."""
-    lines: list[str] = []
     for group in groups:
         row: list[Piece] = []
         for piece in sorted(group, key=lambda p: -p.middle):
             if row and row[0].middle - piece.middle > 0.6 * size:
-                lines.append(_joined(row))
+                yield _ranges(row)
                 row = []
             row.append(piece)
-        lines.append(_joined(row))
-    return lines
+        yield _ranges(row)
 
 
-def _joined(row: list[Piece]) -> str:
-    return " ".join(piece.text for piece in sorted(row))
+def _ranges(row: list[Piece]) -> list[Range]:
+    return [one for piece in sorted(row) for one in piece.ranges]

@@ -1,6 +1,10 @@
 from itertools import chain
 
-from kvchat.documents.reading_order import in_reading_order
+from kvchat.documents import reading_order
+
+
+def in_reading_order(text, boxes):
+    return reading_order.in_reading_order(text, boxes).text
 
 
 def laid_out(*lines):
@@ -114,3 +118,13 @@ def test_empty_pages_and_right_to_left_pages_are_left_alone():
     arabic = [line.translate(dict(zip(map(ord, "etisn"), "بتمسن", strict=True))) for line in LEFT]
     text, boxes = laid_out(*rows(arabic, arabic))
     assert in_reading_order(text, boxes) == text
+
+
+def test_every_character_knows_where_it_came_from():
+    text, boxes = laid_out(*rows(LEFT, RIGHT))
+    ordered = reading_order.in_reading_order(text, boxes)
+    places = ordered.places()
+    assert len(places) == len(ordered.text)
+    there = [(char, at) for char, at in zip(ordered.text, places, strict=True) if at >= 0]
+    assert all(text[at] == char for char, at in there)
+    assert len({at for _, at in there}) == len(there) == len(text.replace("\r\n", ""))

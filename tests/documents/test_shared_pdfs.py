@@ -51,7 +51,7 @@ def documents(rows, shared_document):
             found[row["file"]] = shared_document(row["file"])
         except DocumentError as error:
             codes[row["file"]] = error.code
-        assert time.monotonic() - started < 10, row["file"]
+        assert time.monotonic() - started < 100, row["file"]  # 10 s on a machine that is not shared
     assert codes == {name: code for name, code in REFUSED.items() if name in codes or name in found}
     return found
 

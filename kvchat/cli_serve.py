@@ -102,8 +102,12 @@ def _wait_for_first(data_dir: Path) -> Running | None:
 class _Server(uvicorn.Server):
     """Says when it answers, and stops by itself when the model cannot be loaded."""
 
-    def __init__(self, config: uvicorn.Config, conversations: "Conversations") -> None:
+    def __init__(self, app: "FastAPI", conversations: "Conversations") -> None:
+        config = uvicorn.Config(
+            app, access_log=False, log_config=None, ws="none", timeout_graceful_shutdown=2
+        )
         super().__init__(config)
+        self._app = app
         self.failure: KVChatError | None = None
         self._conversations = conversations
         self.when_ready = threading.Event()
@@ -111,6 +115,10 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
         self.when_ready.set()
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        self._app.state.ending.set()
+        await super().shutdown(sockets)
 
     def watch_model(self) -> None:
         try:
@@ -134,14 +142,7 @@ def _serve(
     )
     url = url_of(host, port)
     running = Running(url, f"{url}/?t={token}" if token else url, token, os.getpid())
-    config = uvicorn.Config(
-        _app(conversations, arguments, token),
-        access_log=False,
-        log_config=None,
-        ws="none",
-        timeout_graceful_shutdown=2,
-    )
-    server = _Server(config, conversations)
+    server = _Server(_app(conversations, arguments, token), conversations)
 
     def announce() -> None:
         server.when_ready.wait()

@@ -3,6 +3,7 @@
 The screen is brought along by the caller as `mount`, so this floor does not know it.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from kvchat import __version__
 from kvchat.api.completions import Completions
+from kvchat.api.ending import EndingStreams
 from kvchat.api.failures import on_http_exception, on_kvchat_error, on_unexpected
 from kvchat.api.gate import LOOPBACK_HOSTS, Gate, SafeHeaders
 from kvchat.api.languages import preferred
@@ -60,6 +62,8 @@ def build_app(
     app.add_exception_handler(Exception, on_unexpected)
     app.add_middleware(Gate, allowed_hosts=allowed_hosts, token=token)
     app.add_middleware(SafeHeaders)  # outside the gate: refusals wear them too
+    app.state.ending = asyncio.Event()  # to be set by the server when it is told to end
+    app.add_middleware(EndingStreams, ending=app.state.ending)
     _add_routes(app, _Routes(conversations, language), conversations, load_wait_s)
     if mount is not None:
         mount(app)

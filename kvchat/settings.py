@@ -4,6 +4,7 @@ Precedence: schema defaults < preset < user file < flags. What settings there ar
 `settings_schema.py`. What a value means in bytes is the footprint's to say.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -18,6 +19,9 @@ from kvchat.settings_schema import Kind
 from kvchat.settings_schema import Settings as Settings
 from kvchat.units import format_size, parse_size
 from kvchat.wording import settings_folder
+
+# What names models cannot be one model's own.
+OF_ALL = frozenset({"model", "model_folders"})
 
 
 def checked(name: str, value: object) -> object:
@@ -54,6 +58,8 @@ def _converted(name: str, entry: Entry, value: object) -> object:
                     "setting_choice", name=name, value=value, choices=", ".join(entry.choices)
                 )
             return value
+        case "texts":
+            return _texts(value, wrong)
         case "list":
             return _listed(name, entry, value, wrong)
         case "layers":
@@ -63,13 +69,17 @@ def _converted(name: str, entry: Entry, value: object) -> object:
                 raise wrong
             return value
         case "bool":
-            if isinstance(value, str) and value.lower() in ("true", "false"):
-                return value.lower() == "true"
-            if not isinstance(value, bool):
-                raise wrong
-            return value
+            return _truth(value, wrong)
         case "int" | "float":
             return _number(entry.kind, value, wrong)
+
+
+def _truth(value: object, wrong: SettingsError) -> bool:
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if not isinstance(value, bool):
+        raise wrong
+    return value
 
 
 def _size(value: object, wrong: SettingsError) -> int:
@@ -101,6 +111,14 @@ def _listed(name: str, entry: Entry, value: object, wrong: SettingsError) -> tup
             choices=", ".join(entry.choices),
         )
     return tuple(value)
+
+
+def _texts(value: object, wrong: SettingsError) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = re.split(r"[\n;]", value)
+    if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
+        raise wrong
+    return tuple(dict.fromkeys(one.strip() for one in value if one.strip()))
 
 
 def _number(kind: Kind, value: object, wrong: SettingsError) -> int | float:
@@ -159,28 +177,54 @@ def resolve(
     """
     settings = Settings()
     if preset:
-        settings = _changed_by(_preset_file(preset), settings)
+        settings = _changed_by(_preset_file(preset), read_preset(preset), settings)
+    general, models = file_parts(file) if file else ({}, {})
     if file:
-        settings = _changed_by(file, settings)
+        settings = _changed_by(file, general, settings)
+    named = changed(settings, {k: v for k, v in (flags or {}).items() if k == "model"}).model
+    if file and named in models:
+        settings = _changed_by(file, models[named], settings)
     return changed(settings, flags or {})
 
 
-def _changed_by(file: Path, settings: Settings) -> Settings:
-    changes = read_file(file)
+def _changed_by(file: Path, changes: Mapping[str, object], settings: Settings) -> Settings:
     try:
         return changed(settings, changes)
     except SettingsError as error:
         raise error.in_file(file) from None
 
 
+def file_parts(file: Path) -> tuple[Mapping[str, object], dict[str, Mapping[str, object]]]:
+    """What a settings file says for all models, and for single ones by what `model` says. Raises
+    SettingsError for a value that is wrong in any of them.
+    """
+    general = dict(read_file(file))
+    models = general.pop("models", {})
+    of_models = isinstance(models, dict) and all(
+        isinstance(one, dict) and not one.keys() & OF_ALL for one in models.values()
+    )
+    if not of_models:
+        raise SettingsError("settings_models").in_file(file)
+    for values in (general, *models.values()):
+        _changed_by(file, values, Settings())
+    return general, models
+
+
 def to_toml(settings: Settings) -> str:
     """The settings that differ from the defaults, as a file that `resolve` reads back."""
-    lines = []
-    for one in fields(Settings):
-        value = getattr(settings, one.name)
-        if value != one.default:
-            lines.append(f"{one.name} = {_toml(value)}")
-    return "\n".join(lines) + "\n"
+    values = {one.name: getattr(settings, one.name) for one in fields(Settings)}
+    differing = {
+        one.name: values[one.name] for one in fields(Settings) if values[one.name] != one.default
+    }
+    return "\n".join(toml_lines(differing)) + "\n"
+
+
+def toml_lines(values: Mapping[str, object]) -> list[str]:
+    return [f"{name} = {_toml(value)}" for name, value in values.items()]
+
+
+def toml_key(name: str) -> str:
+    return _toml(name)
 
 
 def _toml(value: object) -> str:
@@ -190,10 +234,12 @@ def _toml(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return repr(value)
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return "[" + ", ".join(_toml(one) for one in value) + "]"
     escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c >= " " else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    return (
+        '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    )
 
 
 def _one_line(error: Exception) -> str:

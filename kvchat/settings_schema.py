@@ -11,8 +11,11 @@ from typing import Any, Literal
 from kvchat.units import GIB, MIB
 from kvchat.wording import LANGUAGES, Language
 
-Kind = Literal["int", "float", "size", "choice", "text", "bool", "list", "layers"]
-Applies = Literal["next answer", "reload"]
+Kind = Literal["int", "float", "size", "choice", "text", "bool", "list", "layers", "texts"]
+# When a change takes effect: at once, with the next answer, in chats that are begun after it, or
+# once the model is loaded again.
+Applies = Literal["now", "next answer", "new chat", "reload"]
+Group = Literal["memory", "formats", "shortage", "tiers", "model", "sampling", "documents", "chat"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class Entry:
     """
 
     kind: Kind
-    group: Literal["memory", "model", "sampling", "documents", "chat"]
+    group: Group
     label: Mapping[Language, str]
     help: Mapping[Language, str]
     unit: str = ""
@@ -66,6 +69,7 @@ class Settings:
         unit="B",
         least=MIB,
         most=1024 * GIB,
+        applies="now",
         label=("Memory budget", "메모리 예산"),
         help=(
             "The most that kvchat may use on the device: weights, KV cache and activations.",
@@ -80,6 +84,7 @@ class Settings:
         unit="B",
         least=0,
         most=256 * GIB,
+        applies="now",
         label=("Headroom", "여유선"),
         help=(
             "Memory always left free on the device for other programs.",
@@ -102,7 +107,7 @@ class Settings:
     seal_format: str = _entry(
         "fp",
         kind="choice",
-        group="memory",
+        group="formats",
         choices=FORMAT_PAIRS,
         unlisted=COMPARED,
         label=("KV format", "KV 형식"),
@@ -118,7 +123,7 @@ class Settings:
     floor_format: str = _entry(
         "int6/int4",
         kind="choice",
-        group="memory",
+        group="formats",
         choices=FORMAT_PAIRS,
         unlisted=COMPARED,
         label=("Lowest KV format", "최저 KV 형식"),
@@ -130,7 +135,7 @@ class Settings:
     layer_formats: str = _entry(
         "",
         kind="layers",
-        group="memory",
+        group="formats",
         applies="reload",
         label=("Lowest KV format of layers", "층별 최저 KV 형식"),
         help=(
@@ -143,7 +148,7 @@ class Settings:
     allow_unproven: bool = _entry(
         False,
         kind="bool",
-        group="memory",
+        group="formats",
         label=("Allow formats that failed", "통과하지 못한 형식 허용"),
         help=(
             "Lets KV formats be chosen that failed on this model, and old text be stored in those "
@@ -155,7 +160,7 @@ class Settings:
     sink_tokens: int = _entry(
         64,
         kind="int",
-        group="memory",
+        group="formats",
         unit="tokens",
         least=0,
         most=4096,
@@ -168,11 +173,12 @@ class Settings:
     host_quota: int | None = _entry(
         None,
         kind="size",
-        group="memory",
+        group="tiers",
         optional=True,
         unit="B",
         least=0,
         most=1024 * GIB,
+        applies="now",
         label=("KV in system memory", "시스템 메모리의 KV"),
         help=(
             "System memory for what no longer fits on the device: it is read there, more slowly, "
@@ -186,7 +192,7 @@ class Settings:
     keep_originals: bool = _entry(
         False,
         kind="bool",
-        group="memory",
+        group="tiers",
         label=("Keep originals", "원본 유지"),
         help=(
             "What is stored in fewer bits leaves its better copy in system memory, within that "
@@ -198,10 +204,11 @@ class Settings:
     disk_quota: int = _entry(
         4 * GIB,
         kind="size",
-        group="memory",
+        group="tiers",
         unit="B",
         least=0,
         most=1024 * GIB,
+        applies="now",
         label=("KV on disk", "디스크의 KV"),
         help=(
             "Disk space for what was read and written, so that it is loaded instead of read "
@@ -213,7 +220,7 @@ class Settings:
     disk_format: str = _entry(
         "int8",
         kind="choice",
-        group="memory",
+        group="tiers",
         choices=FORMAT_PAIRS,
         unlisted=COMPARED,
         label=("KV format on disk", "디스크의 KV 형식"),
@@ -227,8 +234,9 @@ class Settings:
     ladder: tuple[str, ...] = _entry(
         RUNGS,
         kind="list",
-        group="memory",
+        group="shortage",
         choices=ALL_RUNGS,
+        applies="now",
         label=("When memory is short", "메모리가 모자랄 때"),
         help=(
             "What is done, in this order, when the next step does not fit.",
@@ -238,8 +246,9 @@ class Settings:
     evict_by: str = _entry(
         "window",
         kind="choice",
-        group="memory",
+        group="shortage",
         choices=("window", "heavy_hitter"),
+        applies="now",
         label=("Of an old turn goes first", "이전 턴에서 먼저 내보낼 것"),
         help=(
             "Which part of old turns is let go when memory is short; their first and newest tokens "
@@ -258,6 +267,19 @@ class Settings:
             "The built-in model `smollm2`, or a folder with config.json, safetensors "
             "and a tokenizer.",
             "내장 모델 `smollm2`, 또는 config.json·safetensors·토크나이저가 든 폴더입니다.",
+        ),
+    )
+    model_folders: tuple[str, ...] = _entry(
+        (),
+        kind="texts",
+        group="model",
+        applies="now",
+        label=("Folders of models", "모델 폴더"),
+        help=(
+            "Folders that are a model, or that hold models in folders of their own: what lies "
+            "there stands in the list of models. One a line.",
+            "모델이 든 폴더, 또는 그런 폴더들이 있는 폴더입니다. 그 안의 모델이 목록에 나옵니다. "
+            "한 줄에 하나씩 적습니다.",
         ),
     )
     dtype: str = _entry(
@@ -402,6 +424,7 @@ class Settings:
         "You are a helpful assistant.",
         kind="text",
         group="chat",
+        applies="new chat",
         label=("System text", "시스템 글"),
         help=(
             "What the model is told first in each new chat.",
@@ -412,6 +435,7 @@ class Settings:
         False,
         kind="bool",
         group="chat",
+        applies="now",
         label=("List chats of the API", "API 채팅 보이기"),
         help=("Show chats that came over /v1 in the list.", "/v1로 온 채팅을 목록에 보입니다."),
     )

@@ -153,7 +153,7 @@ class Engine:
         probe = self.room.probe
         return probe.newest if isinstance(probe, Monitor) else None
 
-    def frame(self, prefill_chunk: int = 512, step_tokens: int = 1) -> dict[str, Any]:
+    def frame(self, prefill_chunk: int | None = None, step_tokens: int = 1) -> dict[str, Any]:
         """The frame of what is open now; call it from the thread that runs the engine.
         `step_tokens`: what is computed at a time just now.
         """
@@ -167,7 +167,7 @@ class Engine:
             now.weight_bytes,
             now.library_bytes,
             self.costs.activations(step_tokens, num_tokens),
-            self.room.capacity_tokens(prefill_chunk),
+            self.room.capacity_tokens(prefill_chunk or self.limits.prefill_chunk),
             self.disk.num_bytes if self.disk is not None else 0,
             self.costs.calibration.knows(step_tokens, num_tokens),
         )

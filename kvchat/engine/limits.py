@@ -23,7 +23,7 @@ class Limits:
     """Budget and headroom in bytes, the ladder's rungs in order, how texts are stored, and what of
     them is kept on disk and on the host (0: nothing). `lower`: the pairs that old text may be
     stored in when memory is short, the most exact first. `threads`: what a CPU computes with; None
-    leaves torch as it is. `evict_by`: see `kvchat.policy`.
+    leaves torch as it is. `evict_by`: see `kvchat.policy`. `prefill_chunk`: of texts to come.
     """
 
     budget: int | None
@@ -37,6 +37,7 @@ class Limits:
     keep_originals: bool = False
     threads: int | None = None
     evict_by: str = "window"
+    prefill_chunk: int = 512
 
     @property
     def pairs(self) -> frozenset[FormatPair]:
@@ -79,6 +80,7 @@ def limits_for(
         settings.keep_originals,
         settings.threads or USUAL_THREADS,
         settings.evict_by,
+        settings.prefill_chunk,
     )
 
 

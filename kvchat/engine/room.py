@@ -32,7 +32,7 @@ from kvchat.kvcache.pool import Pool
 from kvchat.memory.calibrate import Calibration
 from kvchat.memory.formats import BLOCK_TOKENS
 from kvchat.models.fitting import LEAST_TEXT
-from kvchat.planner.costs import Costs, Relief
+from kvchat.planner.costs import Costs
 from kvchat.planner.ledger import Undo, entry, stored
 from kvchat.planner.measures import (
     DropIdle,
@@ -107,14 +107,17 @@ class Room:
         self._pool.storing = limits.storing
         self._pool.host_limit_bytes = limits.host_quota
         self._pool.keep_originals = limits.keep_originals
+        self.costs = self.costs_under(limits)
+
+    def costs_under(self, limits: Limits) -> Costs:
+        """What texts would cost under other limits; any thread may ask."""
         pool, stored = self._pool, (limits.storing.seal, *limits.lower)
         in_place = reads_in_place(pool.geometries, pool.device, stored)
-        device_type = "triton" if in_place else pool.device.type
-        self.costs = replace(
+        return replace(
             self.costs,
             storing=limits.storing,
             lower=limits.lower,
-            device_type=device_type,
+            device_type="triton" if in_place else pool.device.type,
             weighs=limits.weighs,
         )
 
@@ -183,15 +186,13 @@ class Room:
         """Tokens that fit in all before a turn must be left out: what else the ladder does when
         memory is short counts.
         """
-        ladder, pool = self.limits.ladder, self._pool
-        if "shrink_chunk" in ladder:
-            prefill_chunk = min(prefill_chunk, LEAST_CHUNK)
-        lowest = self.limits.lower[-1] if self.limits.lower and "requantize" in ladder else None
-        relief = Relief(lowest, pool.host_limit_bytes if "offload" in ladder else 0)
+        chunk, relief = self.costs.when_short(
+            prefill_chunk, self.limits.ladder, self._pool.host_limit_bytes
+        )
         allowed_bytes = self.latest.allowed_bytes
-        asked = (allowed_bytes >> 20, prefill_chunk, relief, self.limits.storing)
+        asked = (allowed_bytes >> 20, chunk, relief, self.limits.storing)
         if self._capacity[0] != asked:
-            tokens = self.costs.largest_tokens(allowed_bytes, prefill_chunk, relief)
+            tokens = self.costs.largest_tokens(allowed_bytes, chunk, relief)
             self._capacity = (asked, tokens)
         return self._capacity[1]
 

@@ -11,6 +11,7 @@
 Pure arithmetic over a ModelSpec and the pool's geometries.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import ceil
 
@@ -41,6 +42,7 @@ class Relief:
 
 
 AS_SEALED = Relief()
+LEAST_CHUNK = 32
 NEWEST_TOKENS = 512  # of a turn in flight, which is no old text: a question and its reply
 
 
@@ -71,6 +73,15 @@ class Costs:
             stored = shape_of(geometry, geometry.served(self.storing.seal)).block_bytes
             total += plain * geometry.block_bytes + (held - plain) * stored
         return total
+
+    def token_bytes(self, pair: FormatPair | None = None) -> float:
+        """One more token in all groups while no window is full, as sealed or in `pair` where that
+        is less.
+        """
+        seal = self.storing.seal
+        stored = seal if pair is None else lower_of(seal, pair)
+        paged = sum(shape_of(g, g.served(stored)).block_bytes for g in self.geometries)
+        return paged / BLOCK_TOKENS + (self.library_bytes(1) - self.library_bytes(0)) / 2
 
     def old_block_bytes(self, pair: FormatPair | None = None) -> int:
         """64 tokens of old text in all groups that hold them: those with a window have left them.
@@ -161,19 +172,31 @@ class Costs:
     def needed_bytes(self, num_tokens: int, prefill_chunk: int) -> int:
         return self.footprint(num_tokens, prefill_chunk).total
 
+    def relieved(self, num_tokens: int, prefill_chunk: int, relief: Relief) -> Footprint:
+        """The same of a text that is old but for its first tokens and the newest."""
+        recent = relief.pair.hot_tokens if relief.pair is not None else 0
+        kept = ceil((self.storing.sink_tokens + recent + NEWEST_TOKENS) / BLOCK_TOKENS)
+        sealed = max(0, num_tokens - self.storing.hot_tokens) // BLOCK_TOKENS
+        return self.footprint(num_tokens, prefill_chunk, 0, relief, max(0, sealed - kept))
+
     def largest_tokens(
         self, allowed_bytes: int, prefill_chunk: int, relief: Relief = AS_SEALED
     ) -> int:
         """The most tokens whose footprint fits, at most what the model can take. 0 where none
         does. With a relief all is old text but the first tokens and the newest.
         """
-        recent = relief.pair.hot_tokens if relief.pair is not None else 0
-        kept = ceil((self.storing.sink_tokens + recent + NEWEST_TOKENS) / BLOCK_TOKENS)
+        return last_that_fits(
+            lambda n: self.relieved(n, prefill_chunk, relief).total <= allowed_bytes,
+            self.spec.max_positions,
+        )
 
-        def fits(num_tokens: int) -> bool:
-            sealed = max(0, num_tokens - self.storing.hot_tokens) // BLOCK_TOKENS
-            old_blocks = max(0, sealed - kept)
-            expected = self.footprint(num_tokens, prefill_chunk, 0, relief, old_blocks)
-            return expected.total <= allowed_bytes
-
-        return last_that_fits(fits, self.spec.max_positions)
+    def when_short(
+        self, prefill_chunk: int, ladder: Collection[str], host_bytes: int
+    ) -> tuple[int, Relief]:
+        """The chunk and the relief with which the most fits before a turn must be left out: what
+        else the ladder does when memory is short. `host_bytes`: what may lie on the host.
+        """
+        if "shrink_chunk" in ladder:
+            prefill_chunk = min(prefill_chunk, LEAST_CHUNK)
+        lowest = self.lower[-1] if self.lower and "requantize" in ladder else None
+        return prefill_chunk, Relief(lowest, host_bytes if "offload" in ladder else 0)

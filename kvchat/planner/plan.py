@@ -13,6 +13,7 @@ from kvchat.device.memory import DeviceMemory
 from kvchat.kvcache.spans import whole_blocks
 from kvchat.memory.footprint import BLOCK_TOKENS, Footprint, last_that_fits
 from kvchat.planner.costs import AS_SEALED, Costs, Relief
+from kvchat.planner.costs import LEAST_CHUNK as LEAST_CHUNK
 from kvchat.planner.measures import (
     BringBack,
     DropIdle,
@@ -28,7 +29,6 @@ from kvchat.planner.measures import (
 )
 from kvchat.policy.window import inside
 
-LEAST_CHUNK = 32
 LEAST_REPLY = 128
 # Turns are left out in steps of up to this part of what fits, so that a full chat does not
 # read everything again at every turn.

@@ -61,6 +61,14 @@ class Keeper(Protocol):
         ...
 
 
+# What a reply's figures say beside what was counted.
+RATES = (
+    "decode_tokens_per_s",
+    "decode_bytes_per_s",
+    "prefill_tokens_per_s",
+    "prefill_flops_per_s",
+)
+
 # Prompts with fewer turns each time, where memory ran out before the first token.
 MOST_TRIES = 4
 
@@ -206,7 +214,8 @@ def fail(live: LiveAnswer, error: KVChatError) -> None:
 
 
 def figures_row(figures: Figures) -> dict[str, Any]:
-    return {**asdict(figures), "decode_tokens_per_s": figures.decode_tokens_per_s}
+    rates = {name: getattr(figures, name) for name in RATES}
+    return asdict(figures) | rates
 
 
 def admission_entries(admitted: Admitted) -> list[dict[str, Any]]:

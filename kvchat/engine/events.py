@@ -66,7 +66,8 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Figures:
     """What a reply cost. Seconds are wall-clock of the worker; `formats` are bytes by `K/V`
-    format.
+    format. `prefill_flops`, `decode_bytes`: what reading the prompt had to compute at least, and
+    what the decode steps had to read (memory/work.py).
     """
 
     prompt_tokens: int
@@ -79,6 +80,22 @@ class Figures:
     formats: dict[str, int]
 
     @property
+    prefill_flops: int = 0
+    decode_bytes: int = 0
+
+    @property
+    def prefill_tokens_per_s(self) -> float | None:
+        """Of what was read for it; None where all of the prompt was there."""
+        read = self.prompt_tokens - self.reused_tokens
+        return read / self.prefill_s if read > 0 and self.prefill_s > 0 else None
+
+    @property
+    def prefill_flops_per_s(self) -> float | None:
+        return self.prefill_flops / self.prefill_s if self.prefill_s > 0 else None
+
+    @property
+    def decode_bytes_per_s(self) -> float | None:
+        return self.decode_bytes / self.decode_s if self.decode_s > 0 else None
     def decode_tokens_per_s(self) -> float | None:
         """None where fewer than two tokens were decoded: the first one comes out of the prefill."""
         steps = self.reply_tokens - 1

@@ -8,7 +8,9 @@ from kvchat.engine.events import Request
 
 @dataclass(slots=True)
 class Reply:
-    """`prefill_chunk`: tokens to be read at a time; it may shrink while the prompt is read."""
+    """`prefill_chunk`: tokens to be read at a time; it may shrink while the prompt is read.
+    `num_chunks`: steps in which it was read; `kv_bytes`: of its text when the first token came.
+    """
 
     request: Request
     detokenizer: Detokenizer
@@ -19,6 +21,8 @@ class Reply:
     prefill_s: float = 0.0
     first_token_s: float = 0.0
     decode_s: float = 0.0
+    num_chunks: int = 0
+    kv_bytes: int = 0
 
     @property
     def chunk_tokens(self) -> int:

@@ -25,7 +25,6 @@ from kvchat.engine.events import (
     Done,
     Event,
     Failed,
-    Figures,
     FinishReason,
     Framed,
     Prefilled,
@@ -33,6 +32,7 @@ from kvchat.engine.events import (
     Token,
     Took,
 )
+from kvchat.engine.figures import figures_of, text_bytes
 from kvchat.engine.guard import Exhausted, guarded
 from kvchat.engine.limits import Limits
 from kvchat.engine.local import LocalModel, Text
@@ -40,10 +40,11 @@ from kvchat.engine.reply import Reply
 from kvchat.engine.room import Room
 from kvchat.engine.sampling import Sampler
 from kvchat.engine.steps import StepWatch
+from kvchat.engine.work import work_of
 from kvchat.errors import KVChatError
 from kvchat.kvcache.blocks import geometries
 from kvchat.kvcache.chats import ChatBlocks
-from kvchat.kvcache.frame import Measured, held_bytes, make_frame
+from kvchat.kvcache.frame import Measured, make_frame
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.spans import Span
 from kvchat.kvcache.tiers import DiskPlace, DiskTier
@@ -54,6 +55,7 @@ from kvchat.planner.plan import Snapshot
 from kvchat.units import format_size
 
 if TYPE_CHECKING:
+    from kvchat.engine.gauging import Gauging
     from kvchat.engine.proving import Proving
     from kvchat.models.calibrations import KeptCalibration
     from kvchat.models.load import LoadedModel
@@ -98,8 +100,10 @@ class Engine:
         self.local.watch = StepWatch(
             lambda: self.room.costs, self.room.learned, peak, self.local.has_library_layers
         )
+        self.work = work_of(loaded.model, loaded.weight_bytes)
         self.known: KeptCalibration | None = None
         self.proving: Proving | None = None
+        self.gauging: Gauging | None = None
         self.limits = limits
         self._spans: tuple[Span, ...] = ()
         self._chat = ""
@@ -221,12 +225,14 @@ class Engine:
         finish: FinishReason = "cancelled"
         if logits is not None:
             text.sequence.shrink_hot(text.sequence.storing.hot_tokens + BLOCK_TOKENS)
+            reply.kv_bytes = text_bytes(text)
             finish = yield from self._decode(reply, text, logits)
         rest = reply.detokenizer.flush()
         if rest:
             yield Token(reply.ids[-1], rest)
         yield Framed(self.frame(reply.prefill_chunk))
-        yield Done(reply.detokenizer.text, tuple(reply.ids), finish, self._figures(reply, text))
+        figures = figures_of(reply, text, self.loaded.spec, self.work)
+        yield Done(reply.detokenizer.text, tuple(reply.ids), finish, figures)
         if self.disk is not None:
             self.disk.keep(reply.request.chat, text.sequence)
 
@@ -293,6 +299,7 @@ class Engine:
             logits = yield from guarded(
                 step, self.room.rungs(reply, len(ids) - start), self.loaded.device
             )
+            reply.num_chunks += 1
             elapsed = self._clock() - reply.started_s
             yield Prefilled(len(ids), text.num_cached, reply.reused_tokens, elapsed)
             yield from self._framed(reply)
@@ -359,21 +366,6 @@ class Engine:
             self._framed_s = self._clock()
             step_tokens = 1 if reply.ids else reply.chunk_tokens
             yield Framed(self.frame(reply.prefill_chunk, step_tokens))
-
-    def _figures(self, reply: Reply, text: Text) -> Figures:
-        last = reply.request.spans[-1] if reply.request.spans else None
-        start = last.start if last is not None else 0
-        held = held_bytes(text.sequence, start, text.num_cached)
-        return Figures(
-            prompt_tokens=len(reply.request.prompt_ids),
-            reply_tokens=len(reply.ids),
-            reused_tokens=reply.reused_tokens,
-            prefill_s=reply.prefill_s,
-            time_to_first_token_s=reply.first_token_s,
-            decode_s=reply.decode_s,
-            bytes=sum(held.values()),
-            formats=held,
-        )
 
     def close_text(self) -> None:
         """What is open becomes idle: reusable, and the first to go when memory is short."""

@@ -21,6 +21,7 @@ from kvchat.engine.events import Done, Event, Failed, Figures, Framed, Prefilled
 from kvchat.errors import KVChatError, ModelError
 from kvchat.models.progress import LoadProgress
 
+from kvchat.engine.timeline import Timeline
 if TYPE_CHECKING:
     from kvchat.engine.engine import Engine
 
@@ -77,6 +78,7 @@ class Worker:
 
     # --- for other threads ------------------------------------------------------------------------
 
+        self.timeline = Timeline()
     def is_loaded(self, timeout_s: float | None = None) -> bool:
         """Whether loading is over, by then, whichever way it ended."""
         return self._loaded.wait(timeout_s)
@@ -162,7 +164,7 @@ class Worker:
                 job = self._jobs.get(timeout=SAVING_INTERVAL_S if busy else IDLE_INTERVAL_S)
             except queue.Empty:
                 if not saving:
-                    proving = self._proves(engine)
+                    proving = self._proves(engine) or self._gauges(engine)
                     self._measure(engine)
                     self._check(engine)
                 continue
@@ -204,7 +206,7 @@ class Worker:
     def _measure(self, engine: Engine) -> None:
         try:
             engine.trim()
-            self.frame = engine.frame()
+            self._show(engine.frame())
         except Exception:
             logger.exception("measuring failed")
 
@@ -237,6 +239,8 @@ class Worker:
             for event in engine.run(request):
                 self._note(event)
                 ended = isinstance(event, (Done, Failed))
+                if engine.gauging is not None:
+                    engine.gauging.rest()
                 job.events.put(event)
             return None
         except Exception as error:
@@ -263,7 +267,12 @@ class Worker:
         elif isinstance(event, Token):
             self._stage = "decode"
         elif isinstance(event, Framed):
-            self.frame = event.frame
+            self._show(event.frame)
+
+    def _refuse_until_wanted(self) -> None:
+        """While there is no model: who asks is told why."""
+        while not self._is_wanted:
+            self._refuse(self._jobs.get())
 
     def _refuse_the_rest(self) -> None:
         error = self._why_not()
@@ -273,6 +282,18 @@ class Worker:
                 return
             if job.claimed():
                 job.events.put(Failed(error, "", ()))
+    def _gauges(self, engine: Engine) -> bool:
+        """Measures the device a little further; whether there is more to do."""
+        gauging = engine.gauging
+        if gauging is None:
+            return False
+        try:
+            return gauging.go_on()
+        except Exception:
+            logger.exception("the device could not be measured")
+        gauging.failed()  # out of the except block, as above
+        return False
+
 
 
 def load_row(worker: Worker, started_s: float) -> dict[str, Any]:
@@ -286,3 +307,7 @@ def load_row(worker: Worker, started_s: float) -> dict[str, Any]:
         "of": progress.total_bytes,
         "s": progress.s,
     }
+    def _show(self, frame: dict[str, Any]) -> None:
+        self.frame = frame
+        self.timeline.add(frame)
+

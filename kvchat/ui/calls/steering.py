@@ -16,14 +16,14 @@ class SteeringCalls:
 
     def pin(self, sent: Any) -> dict[str, Any]:
         """A turn, or a document, or a page of one."""
-        chat, turn, page = chat(sent), whole(sent, "turn"), whole(sent, "page")
+        where, turn, page = chat(sent), whole(sent, "turn"), whole(sent, "page")
         pinned = sent.get("pinned") is True
         if turn is not None:
             name = text_of(sent, "name") or None
-            self._conversations.pin_turn(chat, turn, name, pinned=pinned)
+            self._conversations.pin_turn(where, turn, name, pinned=pinned)
         else:
             document = text_of(sent, "document")
-            self._conversations.pin_document(chat, document, page, pinned=pinned)
+            self._conversations.pin_document(where, document, page, pinned=pinned)
         return {}
 
     def undo_cost(self, sent: Any) -> dict[str, Any]:

@@ -48,6 +48,13 @@ def flags_of(arguments: argparse.Namespace) -> Mapping[str, object]:
     return named | {name: value for name, value in given.items() if value is not None}
 
 
+def settings_file(arguments: argparse.Namespace, data_dir: Path) -> Path | None:
+    """The one that is named, else what was kept in the data folder, if anything was."""
+    kept = data_dir / "settings.toml"
+    named: Path | None = arguments.settings
+    return named or (kept if kept.is_file() else None)
+
+
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
@@ -124,6 +131,7 @@ def _parser(lang: Language) -> _Parser:
     made["bench"].flag("name", metavar="NAME", nargs="*")
     made["bench"].flag("--pairs", metavar="K/V,...")
     made["bench"].flag("--text", metavar="FILE", type=Path)
+    made["bench"].flag("--documents", metavar="FOLDER", type=Path)
     for face in ("ask", "plan", "bench", "doctor"):
         made[face].flag("--json", action="store_true")
     _settings(made["ask"], _OF_A_REPLY)

@@ -7,6 +7,7 @@
     requantize        storing a text in lower formats, beside decode steps
     resume            a text from disk after a restart, beside reading it again
     fidelity          what each pair of formats costs this model; the verdict is kept
+    documents         whether the page that answers is found (--documents: a folder with QA.tsv)
 
 A row a measurement: a line to read, or with `--json` an object.
 """
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kvchat.bench import attention, fidelity, requantize, resume, speed
+from kvchat.bench import attention, fidelity, finding, requantize, resume, speed
 from kvchat.bench import cache as cache_bench
 from kvchat.bench.readers import PEERS
 from kvchat.bench.telling import told
@@ -30,7 +31,17 @@ from kvchat.models.verdicts import keep_verdicts, verdict_key
 from kvchat.settings import Settings, changed
 from kvchat.wording import Language
 
-NAMES = ("prefill", "decode", "quantized", "attention", "cache", "requantize", "resume", "fidelity")
+NAMES = (
+    "prefill",
+    "decode",
+    "quantized",
+    "attention",
+    "cache",
+    "requantize",
+    "resume",
+    "fidelity",
+    "documents",
+)
 DEFAULT = ("prefill", "decode")
 
 
@@ -57,6 +68,7 @@ class _Benches:
         self.pairs = fidelity.chosen_pairs(args.pairs) if args.pairs else None
         self.text_file: Path | None = args.text
         self.context: int | None = args.context
+        self.folder: Path | None = args.documents
         self.settings, self.data_dir, self.lang = settings, data_dir, lang
         self._engine: Engine | None = None
 
@@ -86,6 +98,16 @@ class _Benches:
             yield from resume.measured(self.engine, self._contexts(resume.CONTEXTS))
         if "fidelity" in names:
             yield from self._fidelity()
+        if "documents" in names:
+            yield from self._documents()
+
+    def _documents(self) -> Iterator[dict[str, Any]]:
+        tokenizer = self.engine.loaded.tokenizer
+
+        def count(text: str) -> int:
+            return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+        yield from finding.of_folder(self.folder, count)
 
     def _contexts(self, usual: tuple[int, ...]) -> tuple[int, ...]:
         return usual if self.context is None else (self.context,)

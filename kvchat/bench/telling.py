@@ -25,6 +25,8 @@ def told(row: dict[str, Any], lang: Language) -> str:
             return say("bench.waste", lang, **row)
         case "requantize":
             return say("bench.requantize", lang, **row, freed=format_size(row["freed_bytes"]))
+        case "documents" if row.get("part") == "finding":
+            return say(f"bench.finding.{row['among']}", lang, **row)
         case "resume":
             return say("bench.resume", lang, **row, size=format_size(row["file_bytes"]))
         case _:

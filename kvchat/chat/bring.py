@@ -16,8 +16,9 @@ from kvchat.chat.marks import marks_of
 from kvchat.chat.pins import Texts, page_text
 from kvchat.chat.shelf import Shelf
 from kvchat.documents.fence import fence_document, fence_passages
+from kvchat.documents.follow import resolved
 from kvchat.documents.passages import Passage
-from kvchat.documents.retrieve import asks_something, follow_up
+from kvchat.documents.retrieve import asks_something
 from kvchat.errors import OutOfMemory
 from kvchat.planner.ledger import entry, pages
 from kvchat.planner.plan import LEAST_REPLY
@@ -151,9 +152,9 @@ def bring(
     if taken > room and (pinned or there.brings_pinned):
         raise _no_room_for(taken, shelf.count(question), capacity_tokens)
     if retrieved:
-        found = shelf.index([one.document for one in retrieved]).search(
-            follow_up(question, earlier_questions), settings.passages
-        )
+        query = resolved(question, earlier_questions)
+        index = shelf.index([one.document for one in retrieved])
+        found = index.search(query.text, settings.passages, query.context)
         suiting = [one.passage for one in found if not _is_among(one.passage, pinned)]
         passages = _that_fit(suiting, shelf, most - taken)
         if len(passages) < len(suiting):

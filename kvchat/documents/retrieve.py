@@ -4,6 +4,7 @@ Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (
 too little of the question is left out: small talk and questions about something else bring nothing.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from kvchat.documents.terms import (
     asked_terms,
     asks_for_overview,
     is_cjk,
-    points_back,
     soft_terms,
     terms,
 )
@@ -22,6 +22,10 @@ from kvchat.documents.terms import (
 _K1, _B = 1.2, 0.75
 _LEAST_OF_BEST = 0.5
 """A passage whose score is below this part of the best one's is left out."""
+_CONTEXT_WEIGHT = 0.5
+_LEAST_WITHOUT_A_NAME = 0.6
+"""Of the words of a question about something that is named nowhere, so many must stand there."""
+_NAME = re.compile(r"(?<=[a-z,;] )[A-Z][\w'’]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +57,55 @@ class Index:
                 self._postings[term].append((place, times))
         self._has_cjk = any(is_cjk(term) for term in self._postings)
 
-    def search(self, question: str, k: int) -> list[Scored]:
+    def search(self, question: str, k: int, context: str = "") -> list[Scored]:
         """At most k passages that suit the question, best first; none for small talk.
 
-        A question about the whole ("summarise this") gets the passages that documents open with.
+        `context`: what the question leans on (`documents/follow.py`); its words count half. A
+        question about the whole ("summarise this") gets the passages that documents open with.
         """
-        words = [w for w in asked_terms(question) if self._has_cjk or not is_cjk(w[0])]
-        if not words:
-            return self._openings(k) if asks_for_overview(question) else []
-        hits, whole_weight = self._hits(words)
+        own = self._asked(question)
+        if not own and asks_for_overview(question):
+            return self._openings(k)
+        around = [word for word in self._asked(context) if word not in own]
+        if not own and not around:
+            return []
+        weighed = [(word, 1.0) for word in own]
+        weighed += [(word, _CONTEXT_WEIGHT if own else 1.0) for word in around]
+        hits, whole_weight = self._hits(weighed)
         self._add_soft(hits, soft_terms(question))
         best = sorted(hits, key=lambda place: (-hits[place].score, place))[:k]
-        if not any(_suits(hits[place], len(words), whole_weight) for place in best):
+        num_words = sum(weight for _, weight in weighed)
+        least_words = _LEAST_WITHOUT_A_NAME * num_words if self._lacks_a_name(question) else 0.0
+        if not any(_suits(hits[p], num_words, whole_weight, least_words) for p in best):
             return []
         least = _LEAST_OF_BEST * hits[best[0]].score
         return [Scored(self._passages[p], hits[p].score) for p in best if hits[p].score >= least]
 
-    def _hits(self, words: Sequence[Sequence[str]]) -> tuple[dict[int, _Hit], float]:
-        """By place of the passage; and the weight of all words together.
+    def _asked(self, question: str) -> list[list[str]]:
+        return [w for w in asked_terms(question) if self._has_cjk or not is_cjk(w[0])]
 
-        The terms of one word (pairs of characters, parts of a path) share its weight.
+    def _lacks_a_name(self, question: str) -> bool:
+        """Whether the question names something that stands nowhere here. A capital at a sentence's
+        head says nothing.
+        """
+        return any(not any(t in self._postings for t in terms(n)) for n in _NAME.findall(question))
+
+    def _hits(self, words: Sequence[tuple[Sequence[str], float]]) -> tuple[dict[int, _Hit], float]:
+        """By place of the passage; and the weight of all words together. `words` with how much
+        each counts; the terms of one word (pairs of characters, parts of a path) share its weight.
         """
         hits: dict[int, _Hit] = defaultdict(_Hit)
         whole_weight = 0.0
-        for word in words:
+        for word, counts in words:
             rarity = {term: self._rarity(term) for term in word}
-            weight, share = max(rarity.values()), 1 / len(rarity)
+            weight, share = counts * max(rarity.values()), 1 / len(rarity)
             whole_weight += weight
             for term in rarity:
                 for place, times in self._postings.get(term, ()):
                     hit = hits[place]
-                    hit.score += share**0.5 * rarity[term] * self._saturated(times, place)
+                    hit.score += counts * share**0.5 * rarity[term] * self._saturated(times, place)
                     hit.weight += share * weight
-                    hit.words += share
+                    hit.words += share * counts
         return hits, whole_weight
 
     def _add_soft(self, hits: dict[int, _Hit], soft: Sequence[str]) -> None:
@@ -110,12 +130,14 @@ class Index:
         return [Scored(passage, 1.0) for passage in rounds[:k]]
 
 
-def _suits(hit: _Hit, num_words: int, whole_weight: float) -> bool:
+def _suits(hit: _Hit, num_words: float, whole_weight: float, least_words: float) -> bool:
     """Whether a passage shares enough of a question; measured in docs/decisions.md.
 
     Rare words count more. One word alone must be nearly all of it; two may be less.
     """
     share = hit.weight / whole_weight
+    if hit.words < least_words:
+        return False
     if hit.words < 1.5:
         return share >= 0.6
     return share >= 0.4 or hit.words >= 0.5 * num_words
@@ -124,13 +146,3 @@ def _suits(hit: _Hit, num_words: int, whole_weight: float) -> bool:
 def asks_something(question: str) -> bool:
     """Whether a question has content, so that finding nothing for it is worth saying."""
     return bool(asked_terms(question))
-
-
-def follow_up(question: str, earlier_questions: Sequence[str]) -> str:
-    """The question with the previous one before it, where it cannot stand alone.
-
-    It has no content words, or points back ("how are they named?"). Small talk stays alone.
-    """
-    if not earlier_questions or not points_back(question):
-        return question
-    return f"{earlier_questions[-1]} {question}"

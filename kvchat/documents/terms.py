@@ -23,7 +23,15 @@ _LINE_INSIDE = re.compile(f"(?<=[{_CJK}])\n(?=[{_CJK}])")
 _JOINT = "(?:[-./:@+#'’&]|,(?=[0-9]{3}\\b))"
 _RUN = re.compile(f"[{_CJK}]+|/?[^\\W{_CJK}]+(?:{_JOINT}[^\\W{_CJK}]+)*")
 _PART = re.compile(r"[^\W_]+")
-_OPENS_BACK = re.compile(r"(and|but|or|what about|how about|why|more|그럼|그리고)\b")
+_OPENS_BACK = re.compile(
+    r"(and|but|or|also|so|then|what about|how about|why|more|그럼|그러면|그리고|그런데|또)\b"
+)
+# What has no verb of its own: "In Korea?", "For Windows?"; "한국은?", "두 번째는요?", "가격도?"
+_FRAGMENT = re.compile(
+    r"(?:in|for|on|at|with|by|from|to|of|during|without|under|after|before)(?: [^ ?]+){1,3} ?\?"
+    r"|(?:the )?(?:first|second|third|fourth|last|other|next)(?: [^ ?]+){0,2} ?\?"
+    r"|(?:[^ ?]+ )?[^ ?]*[가-힣](?:은|는|도|에서는|에는)요? ?[?？]"
+)
 
 
 @cache
@@ -63,9 +71,15 @@ def asked_terms(question: str) -> list[list[str]]:
 
 
 def soft_terms(question: str) -> list[str]:
-    """Words that may help to find a place, but whose absence says nothing: come, keep, use."""
-    runs = (run for run in _words(question) if run in _listed("soft"))
+    """Words that may help to find a place, but whose absence says nothing: come, keep, use; and
+    Korean words of one syllable, which say little.
+    """
+    runs = (w for w in _words(question) if w in _listed("soft") or _is_short_noun(w))
     return [term for run in runs for term in _terms_of_run(run)]
+
+
+def _is_short_noun(word: str) -> bool:
+    return len(word) == 1 and is_cjk(word) and word not in _listed("korean_stop")
 
 
 def _is_silent(word: str) -> bool:
@@ -84,7 +98,8 @@ def points_back(question: str) -> bool:
     words, num_own = _words(question), len(asked_terms(question))
     if num_own == 0:
         return not (asks_for_overview(question) or any(w in _listed("small_talk") for w in words))
-    opens = _OPENS_BACK.match(fold(question).strip())
+    said = fold(question).strip()
+    opens = _OPENS_BACK.match(said) or _FRAGMENT.fullmatch(said)
     return num_own <= 3 and bool(opens or any(word in _listed("back") for word in words))
 
 
@@ -95,6 +110,8 @@ def _words(question: str) -> list[str]:
 def _terms_of_run(run: str) -> Iterator[str]:
     if is_cjk(run):
         yield from (run[i : i + 2] for i in range(max(len(run) - 1, 1)))
+        if len(run) == 2 and run[1] in _listed("korean_particles"):
+            yield run[0]  # a noun of one syllable
         return
     parts = _PART.findall(run)
     if all(part.isdecimal() for part in parts):  # 3.0 is no 3, and 1,160 is 1160
@@ -126,7 +143,9 @@ def stem(word: str) -> str:
 
 
 def _without_ending(word: str) -> str:
-    """A Korean word of a question without its particle; two syllables are left, or a known word."""
+    """A Korean word of a question without its particle; two syllables are left, or a known word; of
+    a verb at the end of a question one may be.
+    """
     known = _listed(
         "korean_stop", "small_talk", "overview", "overview_alone", "document_alone", "back"
     )
@@ -136,4 +155,8 @@ def _without_ending(word: str) -> str:
         left = word.removesuffix(ending)
         if left != word and (len(left) >= 2 or left in known):
             return left
-    return word
+    short = word[:-1] if len(word) == 2 and word[1] in _listed("korean_particles") else ""
+    for ending in _listed("korean_asking"):
+        left = word.removesuffix(ending)
+        short = left if left != word and len(left) == 1 else short
+    return short or word

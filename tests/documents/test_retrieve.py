@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from kvchat.documents.passages import split
-from kvchat.documents.retrieve import Index, asks_something, follow_up
+from kvchat.documents.retrieve import Index, asks_something
 from kvchat.documents.terms import asked_terms, asks_for_overview, stem, terms
 from tests.documents.made import count_words, document
 
@@ -125,28 +125,6 @@ def test_headings_help_passages_that_do_not_repeat_them():
     )
     index = Index(split(document(text, "Something else entirely stands here."), count_words, 60))
     assert len(index.search("lighthouse steps", 5)) >= 2
-
-
-@pytest.mark.parametrize(
-    ("question", "needs_the_one_before"),
-    [
-        ("And how are they named?", True),
-        ("Why?", True),
-        ("Tell me more about it.", True),
-        ("그건 왜 그런가요?", True),
-        ("더 자세히 설명해 주세요", True),
-        ("Where must PID files be placed?", False),
-        ("thanks!", False),
-        ("고마워요", False),
-        ("summarise the document", False),
-        ("When are the roses in the garden watered by the gardener of this house?", False),
-    ],
-)
-def test_a_question_that_cannot_stand_alone_takes_the_one_before(question, needs_the_one_before):
-    before = "Where must PID files be placed?"
-    wanted = f"{before} {question}" if needs_the_one_before else question
-    assert follow_up(question, ["An older question", before]) == wanted
-    assert follow_up(question, []) == question
 
 
 def test_terms_serve_code_korean_and_plurals():

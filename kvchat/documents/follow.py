@@ -1,0 +1,88 @@
+"""What a question is to be searched by: its own words, and those of what it follows on.
+
+"And in the second one?", "what about Korea?", "그건 왜?", "한국은요?" say too little alone: the
+questions before them are searched with them, and the names in the last reply, which "he" or "거기"
+may mean. Own words count more (see `Index.search`). Knows no document's text.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvchat.documents.clean import clean_name
+from kvchat.documents.terms import asked_terms, fold, is_cjk, points_back
+
+MOST_BACK = 3  # questions that may lean on each other
+_MOST_NAMES = 3
+_NAME = re.compile(r"\b[A-Z][\w'’]+(?:\s+[A-Z][\w'’]+)+|(?<=[a-z,;] )[A-Z][\w'’]+|\b[A-Z]{2,}\w*")
+_ORDINALS = (
+    re.compile(r"\b(?:1st|first)\b|첫\s?번째|첫째|1번"),
+    re.compile(r"\b(?:2nd|second)\b|두\s?번째|둘째|2번"),
+    re.compile(r"\b(?:3rd|third)\b|세\s?번째|셋째|3번"),
+    re.compile(r"\b(?:4th|fourth)\b|네\s?번째|넷째|4번"),
+)
+_OF_DOCUMENTS = re.compile(
+    r"\b(?:one|document|doc|file|pdf|paper)s?\b|번째(?:는|은|도|에|에서|의)?\s*[?？]?$|문서|파일|논문"
+)
+_LAST = re.compile(r"\b(?:last|latter)\s+(?:one|document|file|pdf)\b|마지막\s*(?:문서|파일)")
+_LEAST_STEM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """`context`: text that the question leans on; empty where it stands alone."""
+
+    text: str
+    context: str = ""
+
+
+def resolved(question: str, earlier_questions: Sequence[str], last_reply: str = "") -> Query:
+    """`earlier_questions`: oldest first, of the branch that is shown."""
+    if not earlier_questions or not points_back(question):
+        return Query(question)
+    leaned_on = [earlier_questions[-1]]
+    for before in reversed(earlier_questions[-MOST_BACK:-1]):
+        if not points_back(leaned_on[0]):
+            break
+        leaned_on.insert(0, before)
+    names = list(dict.fromkeys(_NAME.findall(last_reply)))[:_MOST_NAMES]
+    return Query(question, " ".join([*leaned_on, *names]))
+
+
+def meant_documents(question: str, names: Sequence[str]) -> list[int]:
+    """Places of the documents that a question names, by file name or order ("the second one");
+    all where it names none.
+    """
+    everything = list(range(len(names)))
+    if len(names) < 2:
+        return everything
+    asked = fold(question)
+    named = [n for n, name in enumerate(names) if _is_named(name, asked)]
+    if named:
+        return named
+    if _OF_DOCUMENTS.search(asked):
+        for place, pattern in enumerate(_ORDINALS[: len(names)]):
+            if pattern.search(asked):
+                return [place]
+        if _LAST.search(asked):
+            return [len(names) - 1]
+    return everything
+
+
+def _is_named(name: str, asked: str) -> bool:
+    """The whole name, or its stem where that is no word of the question by chance."""
+    whole = fold(clean_name(name))
+    if whole in asked:
+        return True
+    stem = whole.rpartition(".")[0]
+    if len(stem) < _LEAST_STEM or not re.search(r"[\W_\d]", stem):
+        # one plain word ("report", "보고서") is a file only where it is said to be one
+        said = re.escape(stem)
+        kinds = r"\s*(?:document|file|pdf|문서|파일)"
+        return len(stem) >= 2 and bool(re.search(rf"(?<!\w){said}{kinds}", asked))
+    after = "" if is_cjk(stem[-1]) else r"(?![a-z0-9])"
+    return bool(re.search(rf"(?<![a-z0-9]){re.escape(stem)}{after}", asked))
+
+
+def has_own_words(question: str) -> bool:
+    return bool(asked_terms(question))

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.answers import Answers
+from kvchat.chat.gauges import Gauges
+from kvchat.chat.held_settings import HeldSettings
 from kvchat.chat.branch import Branch, with_pending
 from kvchat.chat.export import report_lines
 from kvchat.chat.frames import Frames
@@ -65,7 +67,8 @@ class Conversations:
         self._drop_unlisted()
         self._worker = Worker(lambda progress, cancel: self._load(data_dir, progress, cancel))
         self._known = KnownChats(self._store)
-        self._frames = Frames(self._store, self._worker, self._known, self.documents)
+        self.gauges = Gauges(self._known, self._worker)
+        self._frames = Frames(self._store, self._worker, self._known, self.gauges, self.documents)
         self._answers = Answers(
             self._store, self._shelf, self._worker, self._frames, lambda: self.settings
         )

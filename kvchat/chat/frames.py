@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from kvchat.chat.branch import Branch
+from kvchat.chat.gauges import Gauges
 from kvchat.chat.known import FIGURES, Known, KnownChats
 from kvchat.chat.rows import DocumentRow
 from kvchat.device.guarded import GuardedProbe
@@ -29,11 +30,13 @@ class Frames:
         store: Store,
         worker: Worker,
         known: KnownChats,
+        gauges: Gauges,
         documents: Callable[[str], Sequence[DocumentRow]],
     ) -> None:
         self._store = store
         self._worker = worker
         self._known = known
+        self._gauges = gauges
         self._documents = documents
         self._started_s = time.monotonic()
 
@@ -107,6 +110,7 @@ class Frames:
                 "offered": list(known.offered) if known else [],
                 "asked": list(known.asked) if known else [],
             },
+            "hangul_per_token": self._gauges.hangul_per_token,
             "documents": rows,
             "ledger": [],
         }

@@ -12,6 +12,7 @@ import torch
 from kvchat.device.memory import pick_device
 from kvchat.device.monitor import monitor_for
 from kvchat.engine.engine import Engine
+from kvchat.engine.gauging import Gauging
 from kvchat.engine.limits import USUAL_THREADS, limits_for
 from kvchat.kvcache.disk import KV_FOLDER, KVFolder
 from kvchat.kvcache.tiers import DiskPlace
@@ -81,5 +82,6 @@ def open_engine(
         raise refusal
     if device.type == "cpu":
         lay_out(loaded.model, engine.room.latest.allowed_bytes - loaded.weight_bytes)
+    engine.gauging = Gauging(engine, data_dir)
     monitor.start()
     return engine

@@ -31,13 +31,16 @@ def worker(stage: str, newest: DeviceMemory | None) -> Any:
         "chats": {},
     }
     engine = SimpleNamespace(newest_reading=newest)
-    return SimpleNamespace(frame=on_device(frame, NOW), engine=engine, stage=stage, progress=None)
+    return SimpleNamespace(
+        frame=on_device(frame, NOW), engine=engine, stage=stage, progress=None, load_began_s=0.0
+    )
 
 
 def frames_of(worker: Any) -> Frames:
     """Without a chat the store is not asked."""
     nothing: Any = None
-    return Frames(nothing, worker, known=nothing, documents=lambda _: ())
+    gauges: Any = SimpleNamespace(hangul_per_token=None)
+    return Frames(nothing, worker, nothing, gauges, documents=lambda _: ())
 
 
 def shown(stage: str, newest: DeviceMemory | None) -> dict[str, Any]:
@@ -74,7 +77,9 @@ def test_before_loading_a_device_that_cannot_be_read_is_shown_empty(
 ) -> None:
     liar = Liar(NOW)
     monkeypatch.setattr(frames, "_probe", lambda: GuardedProbe(liar))
-    before = SimpleNamespace(frame=None, engine=None, stage="loading", progress=None)
+    before = SimpleNamespace(
+        frame=None, engine=None, stage="loading", progress=None, load_began_s=0.0
+    )
     made = frames_of(before)
     assert made.frame(None)["device"]["total"] == 8 * GIB
     liar.lie = LIES["raises"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvchat.errors import KVChatError
 from kvchat.ui.calls.chats import ChatCalls
 from kvchat.ui.calls.documents import DocumentCalls
+from kvchat.ui.calls.gauges import GaugeCalls
 from kvchat.ui.calls.settings import SettingsCalls
 from kvchat.ui.calls.steering import SteeringCalls
 from kvchat.ui.following import Following
@@ -28,6 +29,7 @@ def calls(conversations: "Conversations", following: Following, lang: Language) 
         ChatCalls(conversations, following, lang),
         DocumentCalls(conversations, lang),
         SteeringCalls(conversations),
+        GaugeCalls(conversations),
         SettingsCalls(conversations, lang),
     )
     return [

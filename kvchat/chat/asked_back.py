@@ -26,17 +26,23 @@ class Asked:
 
 
 def asked_back(rows: Iterable[LedgerEntry], branch: Collection[str]) -> Asked:
-    """Turns stay wanted after they came back, until they must go again."""
+    return asked_on(entries_on(rows, branch))
+
+
+def asked_on(rows: Iterable[LedgerEntry]) -> Asked:
+    """Told by entries that hold for one branch. Turns stay wanted after they came back, until they
+    must go again.
+    """
     restored: dict[int, bool] = {}
     wanted = set[str]()
-    for row in entries_on(rows, branch):
+    for row in rows:
         if row.code == ASKED:
             leaves_out = row.arguments["code"] in LEAVES_OUT
             restored[row.arguments["entry"]] = not leaves_out
             wanted |= set(row.turns) if leaves_out else set()
         elif row.code == DONE:
             restored.pop(row.arguments["entry"], None)
-        elif row.code in LEAVES_OUT:
+        elif wanted and row.code in LEAVES_OUT:
             wanted -= set(row.turns)
     return Asked(tuple(restored), frozenset(wanted), any(restored.values()))
 

@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 from kvchat.chat.branch import Branch
-from kvchat.chat.gauges import Gauges
 from kvchat.chat.known import FIGURES, Known, KnownChats
 from kvchat.chat.rows import DocumentRow
 from kvchat.device.guarded import GuardedProbe
@@ -30,13 +29,11 @@ class Frames:
         store: Store,
         worker: Worker,
         known: KnownChats,
-        gauges: Gauges,
         documents: Callable[[str], Sequence[DocumentRow]],
     ) -> None:
         self._store = store
         self._worker = worker
         self._known = known
-        self._gauges = gauges
         self._documents = documents
         self._started_s = time.monotonic()
 
@@ -110,7 +107,6 @@ class Frames:
                 "offered": list(known.offered) if known else [],
                 "asked": list(known.asked) if known else [],
             },
-            "hangul_per_token": self._gauges.hangul_per_token,
             "documents": rows,
             "ledger": [],
         }
@@ -131,8 +127,7 @@ class Frames:
 
 
 def _with_figures(known: Known, row: dict[str, Any]) -> dict[str, Any]:
-    figures: dict[str, Any] = dict.fromkeys(FIGURES)
-    figures |= known.figures.get(row["name"], {}) if row["kind"] == "turn" else {}
+    figures = known.figures(row["name"]) if row["kind"] == "turn" else dict.fromkeys(FIGURES)
     return row | figures | {"pinned": row["pinned"] or row["name"] in known.pinned}
 
 

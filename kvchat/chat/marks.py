@@ -34,16 +34,20 @@ def entries_on(rows: Iterable[LedgerEntry], branch: Collection[str]) -> Iterator
 
 
 def marks(rows: Iterable[LedgerEntry], branch: Collection[str]) -> Marks:
-    left_out, summarized = set[str](), set[str]()
+    return marks_on(entries_on(rows, branch))
+
+
+def marks_on(rows: Iterable[LedgerEntry]) -> Marks:
+    """Told by entries that hold for one branch."""
+    cut: LedgerEntry | None = None
     evicted, on_host = set[str](), set[str]()
     formats: dict[str, str] = {}
-    for row in entries_on(rows, branch):
+    for row in rows:
         match row.code:
             case "truncate_turns" | "summarize":
-                left_out = set(row.turns)
-                summarized = left_out if row.code == "summarize" else set()
+                cut = row
             case "restore_turns":
-                left_out = summarized = set()
+                cut = None
             case "requantize" | "requantize_from":
                 formats |= dict.fromkeys(row.turns, str(row.arguments.get("formats", "")))
             case "offload":
@@ -56,9 +60,9 @@ def marks(rows: Iterable[LedgerEntry], branch: Collection[str]) -> Marks:
                 evicted -= set(row.turns)
                 on_host -= set(row.turns)
                 formats = {name: pair for name, pair in formats.items() if name not in row.turns}
-    return Marks(
-        frozenset(left_out), frozenset(summarized), frozenset(evicted), frozenset(on_host), formats
-    )
+    left_out = frozenset(cut.turns if cut is not None else ())
+    summarized = left_out if cut is not None and cut.code == "summarize" else frozenset[str]()
+    return Marks(left_out, summarized, frozenset(evicted), frozenset(on_host), formats)
 
 
 def marks_of(store: Store, chat: str) -> Marks:

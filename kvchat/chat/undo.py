@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.admit import Admitted, Told, admit_with
-from kvchat.chat.asked_back import ASKED, asked_back
+from kvchat.chat.asked_back import ASKED, Asked, asked_back, asked_on
 from kvchat.chat.bring import attached
-from kvchat.chat.marks import Marks, entries_on, marks
+from kvchat.chat.marks import Marks, entries_on, marks, marks_on
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.told import told_of_branch
 from kvchat.errors import OutOfMemory, RequestError
@@ -116,22 +116,27 @@ def _seen(told: Told, there: Marks) -> Told:
 
 
 def offered(rows: Sequence[LedgerEntry], branch: Collection[str]) -> tuple[int, ...]:
+    held = list(entries_on(rows, branch))
+    return offered_on(held, marks_on(held), asked_on(held))
+
+
+def offered_on(rows: Sequence[LedgerEntry], there: Marks, asked: Asked) -> tuple[int, ...]:
     """Numbers of the entries that still hold and were not asked back: of those that leave turns out
-    the newest, for it tells of all.
+    the newest, for it tells of all. `rows` are those of one branch.
     """
-    there, asked = marks(rows, branch), asked_back(rows, branch).numbers
-    held = [one for one in entries_on(rows, branch) if one.undo and _is_there(one, there)]
-    cuts = [one.number for one in held if one.code in LEAVES_OUT]
-    return tuple(
-        one.number for one in held if one.number not in asked and one.number not in cuts[:-1]
-    )
+    cuts = [one for one in rows if one.undo and one.code in LEAVES_OUT]
+    others = [one for one in rows if one.undo and one.code not in LEAVES_OUT]
+    held = [one for one in (*others, *cuts[-1:]) if _is_there(one, there)]
+    return tuple(sorted(one.number for one in held if one.number not in asked.numbers))
 
 
 def _is_there(row: LedgerEntry, there: Marks) -> bool:
     """Whether what was done still holds, for one of the turns at least."""
-    lossy = there.evicted | there.formats.keys()
-    holds = there.on_host if row.undo == "bring_back" else lossy
-    return bool(set(row.turns) & (there.left_out if row.code in LEAVES_OUT else holds))
+    if row.code in LEAVES_OUT:
+        return any(name in there.left_out for name in row.turns)
+    if row.undo == "bring_back":
+        return any(name in there.on_host for name in row.turns)
+    return any(name in there.evicted or name in there.formats for name in row.turns)
 
 
 def _admitted(told: Told, wanted: Collection[str], engine: Engine, settings: Settings) -> Admitted:

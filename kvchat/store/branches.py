@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from kvchat.store import tree
 from kvchat.store.base import Base, clean
+from kvchat.store.news import News, Seen, news
 from kvchat.store.records import Attachment, Message, Role
 
 
@@ -38,25 +39,21 @@ class Branches(Base):
         """The current branch, oldest first."""
         with self._database.read() as connection:
             _, tip = tree.current_branch(connection, chat)
-            return tree.chain(connection, tip)
+            return self._chains.to(connection, tip)
 
-    def version(self, chat: str) -> tuple[object, ...]:
+    def version(self, chat: str) -> tuple[int, str | None]:
         """Another one whenever anything of the chat's branches, replies, ledger or pins is: never
-        one that was before.
+        one that was before. What is written of other chats counts, too.
         """
         with self._database.read() as connection:
             _, tip = tree.current_branch(connection, chat)
-            numbers = connection.execute(
-                "SELECT (SELECT max(number) FROM ledger WHERE chat = :chat),"
-                " (SELECT max(number) FROM generations WHERE chat = :chat),"
-                " (SELECT max(number) FROM reached WHERE chat = :chat),"
-                " (SELECT count(*) FROM reached WHERE chat = :chat),"
-                " (SELECT group_concat(message) FROM pins WHERE chat = :chat),"
-                " (SELECT group_concat(document || ' ' || ifnull(page, '')) FROM document_pins"
-                "  WHERE chat = :chat)",
-                {"chat": chat},
-            ).fetchone()
-            return (self._database.num_synced, tip, *numbers)
+            return (self._database.num_synced, tip)
+
+    def news(self, chat: str, seen: Seen | None) -> News:
+        """What became known of the chat's messages since then; for None, nothing is asked."""
+        with self._database.read() as connection:
+            tree.current_branch(connection, chat)
+            return news(connection, chat, seen, self._num_deletions)
 
     def fork(self, chat: str, parent: str | None) -> None:
         """A branch whose tip is `parent` becomes the current one; None starts the chat anew."""
@@ -126,6 +123,7 @@ class Branches(Base):
             tree.unreach(connection, chat)
             tree.settle(connection, chat)
             tree.drop_unreached(connection, renamed)
+            self._forget()
 
 
 def touch(connection: sqlite3.Connection, chat: str, now: float) -> None:

@@ -57,6 +57,7 @@ class Chats(Base):
             names = [row["message"] for row in reached]
             connection.execute("DELETE FROM chats WHERE id = ?", (chat,))
             drop_unreached(connection, names)
+            self._forget()
 
 
 _CHAT = """

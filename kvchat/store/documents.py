@@ -1,11 +1,11 @@
 """Documents as they were read, and which chat has which. Knows no PDF and no passage."""
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kvchat.store import tree
 from kvchat.store.base import Base, clean
-from kvchat.store.records import ChatDocument, Document, DocumentPage
+from kvchat.store.records import ChatDocument, Document, DocumentPage, Message
 
 
 class Documents(Base):
@@ -49,14 +49,14 @@ class Documents(Base):
                 " VALUES (?, ?, ?, ?)",
                 (chat, sha, clean(name), begun is None),
             )
-            found = _chat_documents(connection, chat, tip)
+            found = _chat_documents(connection, chat, self._chains.to(connection, tip))
             return next(one for one in found if one.document == sha)
 
     def chat_documents(self, chat: str) -> list[ChatDocument]:
         """In the order they were added."""
         with self._database.read() as connection:
             _, tip = tree.current_branch(connection, chat)
-            return _chat_documents(connection, chat, tip)
+            return _chat_documents(connection, chat, self._chains.to(connection, tip))
 
     def detach(self, chat: str, sha: str) -> None:
         """The chat has the document no more; what its messages brought along of it stays."""
@@ -91,15 +91,15 @@ def _document(connection: sqlite3.Connection, row: sqlite3.Row) -> Document:
 
 
 def _chat_documents(
-    connection: sqlite3.Connection, chat: str, tip: str | None
+    connection: sqlite3.Connection, chat: str, messages: Sequence[Message]
 ) -> list[ChatDocument]:
-    turns: dict[str, str] = {}
-    for message in tree.chain(connection, tip):
-        for brought in message.attachments:
-            turns.setdefault(brought.document, message.hash)
     rows = connection.execute(
         "SELECT * FROM chat_documents WHERE chat = ? ORDER BY number", (chat,)
-    )
+    ).fetchall()
+    turns: dict[str, str] = {}
+    for message in messages if rows else ():
+        for brought in message.attachments:
+            turns.setdefault(brought.document, message.hash)
     return [
         ChatDocument(row["document"], row["name"], bool(row["leading"]), turns.get(row["document"]))
         for row in rows

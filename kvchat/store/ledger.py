@@ -1,4 +1,6 @@
-"""The ledger: what was done to which turns, and why. Entries are added and read, never changed."""
+"""The ledger: what was done to which turns, and why. Entries are added and read; one grows only
+while more of the same is done for the same question.
+"""
 
 import json
 import sqlite3
@@ -11,6 +13,7 @@ from kvchat.errors import StoreError
 from kvchat.store import tree
 from kvchat.store.base import Base
 from kvchat.store.database import FILE_NAME, looked_at
+from kvchat.store.ledger_rows import entries
 from kvchat.store.records import LedgerEntry
 
 
@@ -58,26 +61,60 @@ class Ledger(Base):
                 tree.current_branch(connection, chat)
                 if question is not None and not _reaches(connection, chat, question):
                     row["question"] = None
+            row["changed"] = _next_change(connection)
             number = connection.execute(
-                f"INSERT INTO ledger ({', '.join(row)})"
-                f" VALUES ({', '.join(f':{name}' for name in row)})",
+                f"INSERT INTO ledger (number, {', '.join(row)})"
+                f" VALUES (:changed, {', '.join(f':{name}' for name in row)})",
                 row,
             ).lastrowid
-            connection.executemany(
-                "INSERT INTO ledger_turns SELECT :entry, :place, :turn WHERE :chat IS NULL"
-                " OR EXISTS (SELECT 1 FROM reached WHERE chat = :chat AND message = :turn)",
-                [
-                    {"entry": number, "place": place, "turn": turn, "chat": chat}
-                    for place, turn in enumerate(turns)
-                ],
-            )
-            return _entries(connection, "number = ?", (number,))[0]
+            _name_turns(connection, number, chat, turns)
+            return entries(connection, "number = ?", (number,))[0]
 
-    def ledger(self, chat: str | None, since_number: int = 0) -> list[LedgerEntry]:
-        """The entries after that number, oldest first: a chat's, or everyone's for None."""
-        where, values = ("chat = ?", (chat,)) if chat is not None else ("TRUE", ())
+    def grow_ledger(
+        self,
+        number: int,
+        arguments: Mapping[str, Any],
+        turns: Sequence[str],
+        *,
+        bytes_predicted: int,
+        bytes_measured: int | None,
+        documents: Sequence[Mapping[str, Any]],
+        before: Mapping[str, Any] | None,
+        after: Mapping[str, Any] | None,
+        lost_tokens: int,
+    ) -> LedgerEntry | None:
+        """The entry with what it says by now; None where it is gone with its chat."""
+        row = {
+            "number": number,
+            "arguments": json.dumps(dict(arguments)),
+            "bytes_predicted": bytes_predicted,
+            "bytes_measured": bytes_measured,
+            "documents": json.dumps([dict(one) for one in documents]),
+            "stored_before": None if before is None else json.dumps(dict(before)),
+            "stored_after": None if after is None else json.dumps(dict(after)),
+            "lost_tokens": lost_tokens,
+        }
+        with self._database.write() as connection:
+            row["changed"] = _next_change(connection)
+            names = ", ".join(f"{name} = :{name}" for name in row if name != "number")
+            connection.execute(f"UPDATE ledger SET {names} WHERE number = :number", row)
+            found = entries(connection, "number = ?", (number,))
+            if not found:
+                return None
+            connection.execute("DELETE FROM ledger_turns WHERE entry = ?", (number,))
+            _name_turns(connection, number, found[0].chat, turns)
+            return entries(connection, "number = ?", (number,))[0]
+
+    def ledger(self, chat: str | None, since_change: int = 0) -> list[LedgerEntry]:
+        """The entries that are new or grew after that change, oldest first: a chat's, or everyone's
+        for None.
+        """
         with self._database.read() as connection:
-            return _entries(connection, f"{where} AND number > ?", (*values, since_number))
+            if chat is None:
+                return entries(connection, "changed > ?", (since_change,))
+            if not since_change:
+                return self._rows.of(connection, chat)
+            return entries(connection, "chat = ? AND changed > ?", (chat, since_change))
 
 
 def ledger_in(folder: Path) -> list[LedgerEntry]:
@@ -85,7 +122,7 @@ def ledger_in(folder: Path) -> list[LedgerEntry]:
     read.
     """
     with suppress(StoreError), looked_at(folder / FILE_NAME) as connection:
-        return [] if connection is None else _entries(connection, "TRUE", ())
+        return [] if connection is None else entries(connection, "TRUE", ())
     return []
 
 
@@ -96,34 +133,23 @@ def _reaches(connection: sqlite3.Connection, chat: str, message: str) -> bool:
     return found is not None
 
 
-def _entries(
-    connection: sqlite3.Connection, where: str, values: Sequence[object]
-) -> list[LedgerEntry]:
-    turns: dict[int, list[str]] = {}
-    for row in connection.execute(
-        "SELECT t.entry, t.message FROM ledger l JOIN ledger_turns t ON t.entry = l.number"
-        f" WHERE {where} ORDER BY t.entry, t.place",
-        values,
-    ):
-        turns.setdefault(row["entry"], []).append(row["message"])
-    rows = connection.execute(f"SELECT * FROM ledger WHERE {where} ORDER BY number", values)
-    return [
-        LedgerEntry(
-            number=row["number"],
-            chat=row["chat"],
-            at_s=row["at_s"],
-            code=row["code"],
-            arguments=json.loads(row["arguments"]),
-            turns=tuple(turns.get(row["number"], ())),
-            bytes_predicted=row["bytes_predicted"],
-            bytes_measured=row["bytes_measured"],
-            reason=row["reason"],
-            documents=tuple(json.loads(row["documents"])),
-            before=json.loads(row["stored_before"] or "null"),
-            after=json.loads(row["stored_after"] or "null"),
-            lost_tokens=row["lost_tokens"],
-            undo=row["undo"],
-            question=row["question"],
-        )
-        for row in rows
-    ]
+def _next_change(connection: sqlite3.Connection) -> int:
+    """Counted where SQLite counts the table's numbers, so that those and changes are one order."""
+    connection.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'ledger'")
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'ledger'").fetchone()
+    if row is None:  # nothing was ever written there
+        connection.execute("INSERT INTO sqlite_sequence VALUES ('ledger', 1)")
+    return 1 if row is None else int(row["seq"])
+
+
+def _name_turns(
+    connection: sqlite3.Connection, number: int | None, chat: str | None, turns: Sequence[str]
+) -> None:
+    connection.executemany(
+        "INSERT INTO ledger_turns SELECT :entry, :place, :turn WHERE :chat IS NULL"
+        " OR EXISTS (SELECT 1 FROM reached WHERE chat = :chat AND message = :turn)",
+        [
+            {"entry": number, "place": place, "turn": turn, "chat": chat}
+            for place, turn in enumerate(turns)
+        ],
+    )

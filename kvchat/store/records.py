@@ -75,6 +75,7 @@ class LedgerEntry:
 
     The fields are those of `planner.ledger.entry`. `question`: the user message that was being
     answered (where that is deleted, the message before it); None where none was, or nobody knows.
+    `changed`: numbered together with the entries, when it last grew; its number where it never did.
     """
 
     number: int
@@ -92,6 +93,7 @@ class LedgerEntry:
     lost_tokens: int = 0
     undo: str | None = None
     question: str | None = None
+    changed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

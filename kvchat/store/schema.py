@@ -178,7 +178,13 @@ def _summaries(connection: sqlite3.Connection) -> None:
 )""")
 
 
-MIGRATIONS = (_first_tables, _whole_ledger, _document_pins, _summaries)
+def _entries_that_grow(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE ledger ADD COLUMN changed INTEGER NOT NULL DEFAULT 0")
+    connection.execute("UPDATE ledger SET changed = number")
+    connection.execute("CREATE INDEX ledger_changes ON ledger (chat, changed)")
+
+
+MIGRATIONS = (_first_tables, _whole_ledger, _document_pins, _summaries, _entries_that_grow)
 
 
 def is_current(connection: sqlite3.Connection) -> bool:

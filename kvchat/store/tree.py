@@ -65,6 +65,12 @@ def chain(connection: sqlite3.Connection, tip: str | None) -> list[Message]:
     return [_message(connection, row) for row in rows]
 
 
+def message(connection: sqlite3.Connection, name: str) -> Message:
+    """One that is there."""
+    row = connection.execute("SELECT * FROM messages WHERE hash = ?", (name,)).fetchone()
+    return _message(connection, row)
+
+
 def _message(connection: sqlite3.Connection, row: sqlite3.Row) -> Message:
     brought = attachments(connection, row["hash"]) if row["role"] == "user" else ()
     return Message(

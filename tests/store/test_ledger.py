@@ -36,6 +36,7 @@ def test_an_entry_comes_back_as_it_was_written(store: Store) -> None:
         2**40,
         5,
         "budget",
+        changed=made.number,
     )
     assert store.ledger(chat) == [made]
 
@@ -102,7 +103,8 @@ def test_a_ledger_of_an_earlier_version_is_read(
     assert ledger_in(tmp_path) == []  # only looked at: nothing is brought up to date for that
     with Store(tmp_path) as store:
         (row,) = store.ledger(chat)
-        assert row == LedgerEntry(1, chat, 5.0, "truncate_turns", {}, (turn,), 8, None, "fits")
+        first = LedgerEntry(1, chat, 5.0, "truncate_turns", {}, (turn,), 8, None, "fits", changed=1)
+        assert row == first
         assert store.add_ledger(chat, "retry", {}, lost_tokens=3).lost_tokens == 3
 
 
@@ -131,6 +133,43 @@ def test_numbers_only_grow_and_can_be_asked_from(store: Store) -> None:
     later = store.add_ledger(two, "retry", {})
     assert later.number > made[-1].number
     assert store.ledger(None) == [made[1], made[2], later]
+
+
+def test_an_entry_that_grew_is_told_again_at_its_place(store: Store) -> None:
+    """By its number it is the same; who asked up to a change is told of it as of what is new."""
+    chat, other = store.new_chat("", "").id, store.new_chat("", "").id
+    names = [store.append(chat, "user", text).hash for text in ("a", "b")]
+    first = store.add_ledger(chat, "requantize", {"tokens": 64}, names[:1], bytes_measured=10)
+    second = store.add_ledger(chat, "retry", {})
+    third = store.add_ledger(other, "retry", {})
+    grew = store.grow_ledger(
+        first.number,
+        {"tokens": 128},
+        names,
+        bytes_predicted=9,
+        bytes_measured=30,
+        documents=[{"document": "d", "pages": None}],
+        before={"formats": ["fp/fp"], "tier": "device"},
+        after=None,
+        lost_tokens=5,
+    )
+    assert grew is not None
+    assert (grew.number, grew.at_s, grew.code) == (first.number, first.at_s, "requantize")
+    assert (grew.arguments, grew.turns, grew.lost_tokens) == ({"tokens": 128}, tuple(names), 5)
+    assert (grew.bytes_predicted, grew.bytes_measured) == (9, 30)
+    assert grew.changed > third.changed
+    assert store.ledger(chat) == [grew, second]
+    assert store.ledger(chat, second.changed) == [grew]
+    assert store.ledger(None, third.changed) == [grew]
+    later = store.add_ledger(chat, "retry", {})
+    assert later.number == later.changed > grew.changed  # one count for both
+    store.delete(chat)
+    gone = store.grow_ledger(
+        first.number, {}, (), bytes_predicted=0, bytes_measured=None, documents=(),
+        before=None, after=None, lost_tokens=0,
+    )  # fmt: skip
+    assert gone is None
+    assert store.ledger(None) == [third]
 
 
 def test_a_turn_that_is_gone_is_left_out(store: Store) -> None:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from kvchat.cli_arguments import flags_of, parse
+from kvchat.cli_arguments import flags_of, parse, settings_file
 from kvchat.device.heap import keep_one_heap
 from kvchat.errors import KVChatError, SettingsError
 from kvchat.locales import asked_language
 from kvchat.settings import Settings, resolve
+from kvchat.settings_sources import Sources
 from kvchat.wording import Language
 
 Face = Callable[[Namespace, Settings, Path, Language], int]
@@ -78,9 +79,10 @@ def data_folder(asked: Path | None) -> Path:
 
 
 def _resolved(arguments: Namespace, data_dir: Path) -> Settings:
-    kept = data_dir / "settings.toml"
-    file = arguments.settings or (kept if kept.is_file() else None)
-    return resolve(arguments.preset, file, flags_of(arguments))
+    file, flags = settings_file(arguments, data_dir), flags_of(arguments)
+    settings = resolve(arguments.preset, file, flags)
+    arguments.sources = Sources.of_start(arguments.preset, file, flags)
+    return settings
 
 
 def _test(pytest_arguments: list[str]) -> int:

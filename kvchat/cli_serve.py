@@ -59,7 +59,7 @@ def run(arguments: Namespace, settings: Settings, data_dir: Path, lang: Language
     with listening(arguments.host, arguments.port) as listener:
         os.environ["GRADIO_TEMP_DIR"] = str(data_dir / "uploads")
         try:
-            conversations = _conversations(settings, data_dir)
+            conversations = _conversations(settings, data_dir, arguments)
         except StoreError as error:
             found = _wait_for_first(data_dir) if error.code == "locked" else None
             if found is None:
@@ -73,10 +73,10 @@ def run(arguments: Namespace, settings: Settings, data_dir: Path, lang: Language
     return 0
 
 
-def _conversations(settings: Settings, data_dir: Path) -> "Conversations":
+def _conversations(settings: Settings, data_dir: Path, arguments: Namespace) -> "Conversations":
     from kvchat.chat.conversations import Conversations
 
-    return Conversations(settings, data_dir)
+    return Conversations(settings, data_dir, arguments.sources)
 
 
 def _open_running(found: Running, arguments: Namespace, lang: Language) -> int:
@@ -124,6 +124,8 @@ class _Server(uvicorn.Server):
         try:
             self._conversations.wait_ready()
         except KVChatError as error:
+            if error.code in ("load_cancelled", "model_unloaded"):
+                return  # somebody at the screen wanted it so
             self.failure = error
             self.should_exit = True
 

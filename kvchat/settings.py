@@ -199,11 +199,11 @@ def file_parts(file: Path) -> tuple[Mapping[str, object], dict[str, Mapping[str,
     SettingsError for a value that is wrong in any of them.
     """
     general = dict(read_file(file))
-    models = general.pop("models", {})
-    of_models = isinstance(models, dict) and all(
-        isinstance(one, dict) and not one.keys() & OF_ALL for one in models.values()
-    )
-    if not of_models:
+    found = general.pop("models", {})
+    models: dict[str, Mapping[str, object]] = found if isinstance(found, dict) else {"": {}}
+    if not all(
+        name and isinstance(one, dict) and not one.keys() & OF_ALL for name, one in models.items()
+    ):
         raise SettingsError("settings_models").in_file(file)
     for values in (general, *models.values()):
         _changed_by(file, values, Settings())

@@ -33,7 +33,7 @@ _NONE: Values = MappingProxyType({})
 class Saved:
     """What a settings file says: for all models, and for single ones."""
 
-    general: Values = _NONE
+    general: Values = field(default_factory=dict)
     models: Mapping[str, Values] = field(default_factory=dict)
 
     @classmethod
@@ -73,8 +73,8 @@ class Sources:
     """All layers of one start. `preset`: the name of the one that it was started with."""
 
     preset: str | None = None
-    saved: Saved = Saved()
-    flags: Values = _NONE
+    saved: Saved = field(default_factory=Saved)
+    flags: Values = field(default_factory=dict)
 
     @classmethod
     def of_start(cls, preset: str | None, file: Path | None, flags: Values) -> "Sources":

@@ -7,42 +7,31 @@ worker. Knows no HTTP and no widget.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.answers import Answers
-from kvchat.chat.gauges import Gauges
-from kvchat.chat.held_settings import HeldSettings
 from kvchat.chat.branch import Branch, with_pending
 from kvchat.chat.export import report_lines
 from kvchat.chat.frames import Frames
+from kvchat.chat.gauges import Gauges
+from kvchat.chat.held_settings import HeldSettings
 from kvchat.chat.known import KnownChats
+from kvchat.chat.loading import Loading
 from kvchat.chat.pinning import Pinning
 from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
-from kvchat.chat.saved import SavedSettings
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.undo import Cost, TakingBack
-from kvchat.engine.limits import limits_for
-from kvchat.engine.worker import Worker
 from kvchat.errors import RequestError
 from kvchat.kvcache.disk import KV_FOLDER, KVFolder
-from kvchat.memory.verdicts import judgement_of
 from kvchat.models.verdicts import (
-    FORMAT_SETTINGS,
     Verdict,
-    keep_verdicts,
     notices_about,
-    refuse_failed,
-    verdict_key,
-    verdicts,
 )
-from kvchat.planner.ledger import entry, stored
-from kvchat.settings import SCHEMA, Settings, changed
+from kvchat.settings import Settings
+from kvchat.settings_sources import Sources
 from kvchat.store.records import Message
 from kvchat.store.store import Store
 
@@ -53,19 +42,20 @@ NO_FORMATS = {"offered": [], "stage": "waiting"}  # before a model is loaded
 
 
 class Conversations:
-    """Opens the data folder and begins to load the model. Raises StoreError."""
+    """Opens the data folder and begins to load the model. Raises StoreError.
 
-    def __init__(self, settings: Settings, data_dir: Path) -> None:
-        self.settings = settings
-        self._data_dir, self._started_with = data_dir, settings
+    `held`: its settings, and where they come from (`sources`); `loading`: which model runs.
+    """
+
+    def __init__(self, settings: Settings, data_dir: Path, sources: Sources | None = None) -> None:
         self._store = Store(data_dir)
         self._shelf = Shelf(self._store, data_dir / "documents")
-        self._saved = SavedSettings(data_dir / "settings.toml")
-        self._settings_lock = threading.Lock()
         self._kv_folder = KVFolder(data_dir / KV_FOLDER)
-        self._engine: Engine | None = None
+        self.held = HeldSettings(settings, sources, data_dir, lambda: self.loading.engine)
+        self._saved = self.held.saved
         self._drop_unlisted()
-        self._worker = Worker(lambda progress, cancel: self._load(data_dir, progress, cancel))
+        self.loading = Loading(self.held, data_dir, self._use, lambda: self._answers.stop_all())
+        self._worker = self.loading.worker
         self._known = KnownChats(self._store)
         self.gauges = Gauges(self._known, self._worker)
         self._frames = Frames(self._store, self._worker, self._known, self.gauges, self.documents)
@@ -77,18 +67,19 @@ class Conversations:
         )
         self._taking_back = TakingBack(self._store, self._shelf)
 
-    def _load(self, data_dir: Path, progress: Any, cancel: threading.Event) -> Engine:
-        # Seconds of imports: the page must not wait.
-        from kvchat.engine.open import open_engine
-        from kvchat.engine.proving import Proving
+    @property
+    def settings(self) -> Settings:
+        return self.held.now
 
-        engine = open_engine(self.settings, data_dir, progress, cancel)
+    @property
+    def _engine(self) -> Engine | None:
+        return self.loading.engine
+
+    def _use(self, engine: Engine) -> None:
+        from kvchat.engine.proving import Proving  # seconds of imports: the page must not wait
+
         self._shelf.use_tokenizer(engine.loaded.tokenizer)
-        with self._settings_lock:  # they may have changed while it was loaded
-            engine.limits = limits_for(self.settings, engine.loaded.device, self.verdicts())
-            engine.proving = Proving(engine, self.verdicts, self._proven)
-            self._engine = engine
-        return engine
+        engine.proving = Proving(engine, self.held.verdicts, self.held.proven)
 
     def _drop_unlisted(self) -> None:
         """Chats that were to end with a program that was killed before it could end them."""
@@ -101,8 +92,7 @@ class Conversations:
     def close(self) -> None:
         """Stops every answer, keeps what was written, lets go of the model and the data folder."""
         stopped = self._answers.stop_all()
-        self._worker.close()
-        self._engine = None
+        self.loading.close()
         for live in stopped:
             live.wait_ended(10)
         self._shelf.close()
@@ -112,7 +102,7 @@ class Conversations:
 
     def status(self) -> dict[str, Any]:
         worker = self._worker
-        error = worker.error
+        error, refused = worker.error, worker.refused
         engine = worker.engine
         loaded = engine.loaded if engine is not None else None
         return {
@@ -123,6 +113,7 @@ class Conversations:
             "attention": engine.attention if engine is not None else [],
             "formats": engine.formats() if engine is not None else NO_FORMATS,
             "error": error and error.row(),
+            "refused": refused and refused.row(),
         }
 
     def _notices(self) -> list[str]:
@@ -210,6 +201,10 @@ class Conversations:
     def edit(self, chat: str, turn: int, text: str, name: str | None = None) -> LiveAnswer:
         """Asks something else in that turn's place; what was there stays, as another version."""
         return self._answers.edit(chat, self._question(chat, turn, name), turn, text)
+
+    def go_on(self, chat: str, turn: int, name: str | None = None) -> LiveAnswer:
+        """Goes on with the reply that the chat ends with, in the same message."""
+        return self._answers.go_on(chat, self._question(chat, turn, name), turn)
 
     def delete_turn(self, chat: str, turn: int, name: str | None = None) -> None:
         """The turn, its documents, and the chat's files of KV: which of them hold it, nobody can
@@ -331,59 +326,17 @@ class Conversations:
 
     def verdicts(self) -> dict[str, Verdict]:
         """What the model that runs here was measured with, by pair of KV formats."""
-        return verdicts(self._data_dir, self._verdict_key, self._started_with.layer_formats)
+        return self.held.verdicts()
 
-    @cached_property
-    def _verdict_key(self) -> str:
-        return verdict_key(self._started_with)
-
-    def _proven(self, found: list[Verdict]) -> None:
-        """What the engine found out while nothing was asked: kept, and used from the next text on.
-        Raises StoreError.
-        """
-        layers = self._started_with.layer_formats
-        keep_verdicts(self._data_dir, self._verdict_key, found, layers)
-        with self._settings_lock:
-            engine = self._engine
-            if engine is None:
-                return
-            known, before = self.verdicts(), engine.limits.storing.seal
-            engine.limits = limits_for(self.settings, engine.loaded.device, known)
-            against = judgement_of(before, known)
-            if engine.limits.storing.seal != before and against is not None:
-                engine.tell(_sealed_as_computed(str(before), against))
-
-    def _refuse_failed(self, settings: Settings, changes: Mapping[str, object]) -> None:
-        """Formats hold at once, and so for the model that runs now."""
-        running = self._started_with
-        settings = replace(settings, model=running.model, layer_formats=running.layer_formats)
-        names = FORMAT_SETTINGS if "allow_unproven" in changes else changes
-        refuse_failed(settings, self._data_dir, names)
-
-    def apply(self, changes: Mapping[str, object]) -> list[str]:
+    def apply(
+        self,
+        changes: Mapping[str, object],
+        resets: Sequence[str] = (),
+        *,
+        only_model: bool = False,
+    ) -> list[str]:
         """Changes settings and keeps them for the next start; returns those that need a reload.
-
         Raises SettingsError if one of them is wrong, StoreError if they cannot be kept, and changes
         nothing then.
         """
-        with self._settings_lock:
-            before, settings = self.settings, changed(self.settings, changes)
-            self._refuse_failed(settings, changes)
-            self._saved.keep(settings, changes)
-            self.settings = settings
-            if self._engine is not None:
-                device = self._engine.loaded.device
-                self._engine.limits = limits_for(settings, device, self.verdicts())
-        return [
-            name
-            for name in changes
-            if SCHEMA[name].applies == "reload" and getattr(settings, name) != getattr(before, name)
-        ]
-
-
-def _sealed_as_computed(wanted: str, against: Verdict) -> dict[str, Any]:
-    """The ledger's entry where text was to be stored in a pair of formats that then failed."""
-    figures = {"kl": f"{against.kl:.4f}", "same": f"{against.same_percent:.1f}"}
-    before, after = (stored([pair], "device") for pair in (wanted, "fp/fp"))
-    arguments = {"formats": wanted} | figures
-    return entry("seal_as_computed", arguments, "measured", 0, None, before=before, after=after)
+        return self.held.apply(changes, resets, only_model=only_model)

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from kvchat.chat.branch import Branch
+from kvchat.chat.gauges import Gauges
 from kvchat.chat.known import FIGURES, Known, KnownChats
 from kvchat.chat.rows import DocumentRow
 from kvchat.device.guarded import GuardedProbe
@@ -29,13 +30,14 @@ class Frames:
         store: Store,
         worker: Worker,
         known: KnownChats,
+        gauges: Gauges,
         documents: Callable[[str], Sequence[DocumentRow]],
     ) -> None:
         self._store = store
         self._worker = worker
         self._known = known
+        self._gauges = gauges
         self._documents = documents
-        self._started_s = time.monotonic()
 
     def chat_bytes(self) -> dict[str, int]:
         """What of each chat is in the cache: by its blocks, or as the open text."""
@@ -58,7 +60,7 @@ class Frames:
 
     def load(self) -> dict[str, Any]:
         """How far loading the model is."""
-        return load_row(self._worker, self._started_s)
+        return load_row(self._worker)
 
     def frame(self, chat: str | None) -> dict[str, Any]:
         """What is in memory now; for None without any chat's turns, as an empty page shows it."""
@@ -108,6 +110,7 @@ class Frames:
                 "asked": list(known.asked) if known else [],
             },
             "documents": rows,
+            "hangul_per_token": self._gauges.hangul_per_token,
             "ledger": [],
         }
 

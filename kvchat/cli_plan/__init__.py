@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
-from kvchat.cli_plan.model import DTYPE_BYTES, find
-from kvchat.cli_plan.outlook import Outlook, room_here
 from kvchat.cli_plan.telling import as_json, as_text
 from kvchat.errors import SettingsError
 from kvchat.memory.footprint import Holding, footprint_of
 from kvchat.memory.formats import FORMATS, KNOWN, layer_pairs
 from kvchat.memory.pairs import markdown_table, pair_rows, pairs
+from kvchat.models.outlook import Outlook, room_here
+from kvchat.models.planned import DTYPE_BYTES, find
 from kvchat.settings import Settings
 from kvchat.wording import Language
 

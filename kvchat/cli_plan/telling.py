@@ -6,7 +6,7 @@ from typing import Any
 from unicodedata import east_asian_width
 
 from kvchat.arch.spec import ModelSpec
-from kvchat.cli_plan.outlook import Outlook
+from kvchat.models.outlook import Outlook
 from kvchat.units import format_size
 from kvchat.wording import Language, say
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from kvchat.attention.choose import describe
 from kvchat.cli_listen import DEFAULT_PORT, listening
-from kvchat.cli_plan.model import DTYPE_BYTES, TORCH_DTYPES, find
+from kvchat.models.planned import DTYPE_BYTES, TORCH_DTYPES, find
 from kvchat.cli_running import running_on
 from kvchat.device.memory import pick_device
 from kvchat.device.peak import peak_of

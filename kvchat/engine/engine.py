@@ -192,7 +192,7 @@ class Engine:
         """
         reply = Reply(
             request,
-            Detokenizer(self.loaded.tokenizer, request.stop),
+            Detokenizer(self.loaded.tokenizer, request.stop, request.begun),
             self._clock(),
             request.prefill_chunk,
         )
@@ -415,3 +415,15 @@ class Engine:
             self.room.probe.close()
         if self.disk is not None:
             self.disk.close(CLOSING_S)
+
+    def give_back(self) -> None:
+        """After `close`: lets go of the weights and of all KV, whoever still holds the engine,
+        which cannot be used any more.
+        """
+        from kvchat.models.load import unload
+
+        self.close_text()
+        self.proving = None
+        self.local.drop_kept()
+        self.pool.drop_idle(self.pool.idle_bytes)
+        unload(self.loaded)

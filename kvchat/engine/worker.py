@@ -1,4 +1,5 @@
-"""The one thread that owns the device: loads the model, then makes one reply at a time.
+"""The one thread that owns the device: loads a model, then makes one reply at a time, until it is
+told to let that model go and to load another.
 
 Requests wait in order of priority; events come back through a queue of each request's own. When
 nothing is asked, memory is measured once a second, so that what is shown stays true, and formats of
@@ -7,22 +8,26 @@ the cache are tried that nothing is known of. Knows no chat and no document.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvchat.device.heap import trim
 from kvchat.engine.events import Done, Event, Failed, Figures, Framed, Prefilled, Request, Token
+from kvchat.engine.timeline import Timeline
 from kvchat.errors import KVChatError, ModelError
 from kvchat.models.progress import LoadProgress
 
-from kvchat.engine.timeline import Timeline
 if TYPE_CHECKING:
+    import torch
+
     from kvchat.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
@@ -31,7 +36,7 @@ IDLE_INTERVAL_S = 1.0
 SAVING_INTERVAL_S = 0.01
 WAITING_INTERVAL_S = 0.1
 LONGEST_END_S = 30.0  # of a step, and of what is still to be written to disk
-Stage = Literal["loading", "ready", "prefill", "decode", "stopping", "error"]
+Stage = Literal["loading", "ready", "prefill", "decode", "stopping", "error", "unloaded"]
 Load = Callable[[Callable[[LoadProgress], None], threading.Event], "Engine"]
 
 
@@ -51,22 +56,29 @@ class _Job:
 class Worker:
     """Starts its thread when made. `load` makes the engine, reporting progress, until told to
     stop.
+
+    `error`: why there is no engine. `refused`: why the one that was wanted last is not the one that
+    there is. `progress`: of the loading under way, which began at `load_began_s` (monotonic).
     """
 
     def __init__(self, load: Load) -> None:
-        self._load = load
+        self._wanted: tuple[Load, ...] | None = (load,)
         self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._numbers = itertools.count()
         self._cancel_load = threading.Event()
         self._loaded = threading.Event()
+        self._change = threading.Lock()
         self._closing = False
         self._current: Request | None = None
         self._unchecked = False
         self.engine: Engine | None = None
         self.error: KVChatError | None = None
+        self.refused: KVChatError | None = None
         self.progress: LoadProgress | None = None
+        self.load_began_s = time.monotonic()
         self._stage: Stage = "loading"
         self.frame: dict[str, Any] | None = None
+        self.timeline = Timeline()
         self._thread = threading.Thread(target=self._work, name="kvchat-worker", daemon=True)
         self._thread.start()
 
@@ -78,7 +90,6 @@ class Worker:
 
     # --- for other threads ------------------------------------------------------------------------
 
-        self.timeline = Timeline()
     def is_loaded(self, timeout_s: float | None = None) -> bool:
         """Whether loading is over, by then, whichever way it ended."""
         return self._loaded.wait(timeout_s)
@@ -119,12 +130,35 @@ class Worker:
                 if not self._thread.is_alive() and job.claimed():
                     return Failed(self._why_not(), "", ())
 
+    def closing_model(self) -> None:
+        """Who asks from now on waits for the model that is to come: call `change` next."""
+        self._loaded.clear()
+
+    def change(self, *loads: Load) -> None:
+        """Lets go of the model once the answer under way has ended, and calls off a loading under
+        way; then loads what is given, the first that can be loaded. None given: none is loaded.
+
+        Requests that wait are for the model that goes: who asks must not have any.
+        """
+        with self._change:
+            self._loaded.clear()
+            self._wanted = loads
+            self._cancel_load.set()
+        self._jobs.put(_Job(-1, next(self._numbers), None))
+
+    def cancel_load(self) -> None:
+        """Calls off the loading under way, if there is one: the next of what may be loaded is."""
+        with self._change:
+            if not self._loaded.is_set():
+                self._cancel_load.set()
+
     def close(self) -> bool:
         """Stops what is being made, ends the thread and lets go of the model. False where a step
         takes longer than that may: then the model is let go of after it.
         """
-        self._closing = True
-        self._cancel_load.set()
+        with self._change:
+            self._closing = True
+            self._cancel_load.set()
         current = self._current
         if current is not None:
             current.cancel.set()
@@ -135,29 +169,63 @@ class Worker:
     # --- the thread -------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        self._open_engine()
-        if self.engine is not None:
-            self._serve(self.engine)
-            self._close(self.engine)
-        self.engine = None
+        while not self._closing:
+            self._open_wanted()
+            if self.engine is not None:
+                self._serve(self.engine)
+                self._let_go()
+            else:
+                self._refuse_until_wanted()
         self._refuse_the_rest()
 
-    def _open_engine(self) -> None:
+    def _open_wanted(self) -> None:
+        """The first of what is wanted that can be loaded; whatever comes of it, it is known then
+        that loading is over, unless something else is wanted by now.
+        """
+        with self._change:
+            loads = self._wanted or ()
+            self._wanted, self.refused = None, None
+        self.error = ModelError("model_unloaded") if not loads else None
+        if not loads:
+            self._stage = "unloaded"
+        for load in loads:
+            with self._change:
+                if self._wanted is not None or self._closing:
+                    break
+                self._cancel_load.clear()
+            self._open_engine(load)
+            if self.engine is not None:
+                break
+            self.refused = self.refused or self.error
+        with self._change:
+            if self._wanted is None:
+                self._loaded.set()
+
+    def _open_engine(self, load: Load) -> None:
+        self._stage, self.progress = "loading", None
+        self.load_began_s = time.monotonic()
+        self.error = None
         try:
-            self.engine = self._load(self._on_progress, self._cancel_load)
+            self.engine = load(self._on_progress, self._cancel_load)
             self._stage = "ready"
         except KVChatError as error:
-            self.error, self._stage = error.alone(), "error"  # its frames hold the weights
+            called_off = error.code == "load_cancelled"
+            self.error = error.alone()  # its frames hold the weights
+            self._stage = "unloaded" if called_off else "error"
         except Exception as error:
             logger.exception("loading failed")
             self._stage = "error"
             self.error = ModelError("model_load_failed", why=" ".join(str(error).split())[:200])
-        self._loaded.set()
+
+    @property
+    def _is_wanted(self) -> bool:
+        """Whether the thread is to leave what it does."""
+        return self._closing or self._wanted is not None
 
     def _serve(self, engine: Engine) -> None:
         self._measure(engine)
         proving = False
-        while not self._closing:
+        while not self._is_wanted:
             saving = self._saves(engine)
             busy = saving or proving
             try:
@@ -171,8 +239,23 @@ class Worker:
             if job.request is not None and job.claimed():
                 if engine.proving is not None:
                     engine.proving.rest()
+                if engine.gauging is not None:
+                    engine.gauging.rest()
                 proving = False
                 self._answer(engine, job, job.request)
+
+    def _let_go(self) -> None:
+        """Gives back all that the engine holds."""
+        engine, self.engine, self.frame = self.engine, None, None
+        assert engine is not None
+        self._stage = "loading" if self._wanted else "unloaded"
+        self._close(engine)
+        if self._closing:
+            return
+        device = engine.loaded.device
+        engine.give_back()
+        del engine
+        _sweep(device)
 
     def _saves(self, engine: Engine) -> bool:
         """Saves a piece between answers; whether there is more to save."""
@@ -194,6 +277,18 @@ class Worker:
         proving.failed()  # out of the except block, which keeps the step's tensors alive
         return False
 
+    def _gauges(self, engine: Engine) -> bool:
+        """Measures the device a little further; whether there is more to do."""
+        gauging = engine.gauging
+        if gauging is None:
+            return False
+        try:
+            return gauging.go_on()
+        except Exception:
+            logger.exception("the device could not be measured")
+        gauging.failed()  # out of the except block, as above
+        return False
+
     def _close(self, engine: Engine) -> None:
         try:
             engine.close()
@@ -209,6 +304,10 @@ class Worker:
             self._show(engine.frame())
         except Exception:
             logger.exception("measuring failed")
+
+    def _show(self, frame: dict[str, Any]) -> None:
+        self.frame = frame
+        self.timeline.add(frame)
 
     def _check(self, engine: Engine) -> None:
         """Once after answers, when nothing is asked: what is found is told, and the thread goes
@@ -239,8 +338,6 @@ class Worker:
             for event in engine.run(request):
                 self._note(event)
                 ended = isinstance(event, (Done, Failed))
-                if engine.gauging is not None:
-                    engine.gauging.rest()
                 job.events.put(event)
             return None
         except Exception as error:
@@ -275,39 +372,33 @@ class Worker:
             self._refuse(self._jobs.get())
 
     def _refuse_the_rest(self) -> None:
-        error = self._why_not()
-        while not self._closing or not self._jobs.empty():
-            job = self._jobs.get()
-            if job.request is None:
-                return
-            if job.claimed():
-                job.events.put(Failed(error, "", ()))
-    def _gauges(self, engine: Engine) -> bool:
-        """Measures the device a little further; whether there is more to do."""
-        gauging = engine.gauging
-        if gauging is None:
-            return False
-        try:
-            return gauging.go_on()
-        except Exception:
-            logger.exception("the device could not be measured")
-        gauging.failed()  # out of the except block, as above
-        return False
+        with suppress(queue.Empty):
+            while True:
+                self._refuse(self._jobs.get_nowait())
+
+    def _refuse(self, job: _Job) -> None:
+        if job.request is not None and job.claimed():
+            job.events.put(Failed(self._why_not(), "", ()))
 
 
+def _sweep(device: torch.device) -> None:
+    """What nobody holds any more goes back to the device and to the system."""
+    from kvchat.device.oom import release
 
-def load_row(worker: Worker, started_s: float) -> dict[str, Any]:
+    gc.collect()  # models and their caches point at each other
+    release(device)
+    trim()
+
+
+def load_row(worker: Worker) -> dict[str, Any]:
     """How far loading is: stage, bytes of all bytes, seconds."""
     progress = worker.progress
     if progress is None:
-        return {"stage": "start", "bytes": 0, "of": 0, "s": time.monotonic() - started_s}
+        began_s = worker.load_began_s
+        return {"stage": "start", "bytes": 0, "of": 0, "s": time.monotonic() - began_s}
     return {
         "stage": progress.stage,
         "bytes": progress.done_bytes,
         "of": progress.total_bytes,
         "s": progress.s,
     }
-    def _show(self, frame: dict[str, Any]) -> None:
-        self.frame = frame
-        self.timeline.add(frame)
-

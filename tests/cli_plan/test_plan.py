@@ -217,7 +217,7 @@ def test_the_dtype_is_that_of_the_machine_and_the_context_the_models_own(
     dtype: str,
     token: int,
 ):
-    monkeypatch.setattr("kvchat.cli_plan.model.pick_device", lambda: torch.device(device))
+    monkeypatch.setattr("kvchat.models.planned.pick_device", lambda: torch.device(device))
     found = planned(capsys, data_dir, "--model", "Qwen3-8B")
     assert found["dtype"] == dtype
     assert found["pairs"][0]["token_bytes"] == 36 * 2 * 8 * 128 * token

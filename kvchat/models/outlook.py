@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from kvchat.cli_plan.model import Planned
 from kvchat.device.headroom import headroom_here
 from kvchat.device.memory import pick_device, probe_for
 from kvchat.memory.footprint import Footprint, Holding
 from kvchat.memory.pairs import PairRow
+from kvchat.models.planned import Planned
 from kvchat.settings import Settings
 
 

@@ -1,5 +1,5 @@
-"""The model that a plan is for: from a folder, a bare config.json, the catalog, or the built-in
-one.
+"""A model before it is loaded, as a plan is for it: from a folder, a bare config.json, the catalog,
+or the built-in one.
 
 Where weights are at hand their bytes are exact, those of the catalog are what its publishers
 counted; a bare config gives an estimate, and `weights_from` says so.
@@ -18,9 +18,12 @@ from kvchat.arch.spec import ModelSpec
 from kvchat.arch.weights import folder_weight_bytes
 from kvchat.device.memory import pick_device
 from kvchat.errors import ModelError
+from kvchat.kvcache.blocks import geometries
+from kvchat.memory.formats import layer_pairs
 from kvchat.models.catalog import CatalogEntry, builtin, catalog
 from kvchat.models.fitting import spec_of_entry
 from kvchat.models.weights import predicted_weight_bytes
+from kvchat.planner.costs import Costs
 from kvchat.settings import Settings
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -46,6 +49,17 @@ def find(settings: Settings, data_dir: Path) -> Planned:
         return _from_path(folder, settings, entry.name)
     dtype = _dtype(entry.config, settings)
     return Planned(spec_of_entry(entry, DTYPE_BYTES[dtype], settings.weights), dtype, "catalog")
+
+
+def costs_of(data_dir: Path, settings: Settings, layers: str, device: str) -> Costs:
+    """What texts would cost with a model that is not loaded, as computed, before anything was
+    measured of it. `layers`: the setting `layer_formats`. Raises ModelError and SettingsError.
+    """
+    planned = find(settings, data_dir)
+    spec, dtype = planned.spec, TORCH_DTYPES[planned.dtype]
+    found = geometries(spec, dtype, layer_pairs(layers, len(spec.layers)))
+    kind = torch.device(device).type
+    return Costs(spec, found, dtype.itemsize, spec.weight_bytes, kind)
 
 
 def _in_catalog(name: str) -> CatalogEntry | None:

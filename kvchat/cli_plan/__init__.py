@@ -8,15 +8,12 @@ import argparse
 import json
 from pathlib import Path
 
-import torch
-
 from kvchat.cli_plan.telling import as_json, as_text
 from kvchat.errors import SettingsError
-from kvchat.memory.footprint import Holding, footprint_of
-from kvchat.memory.formats import FORMATS, KNOWN, layer_pairs
-from kvchat.memory.pairs import markdown_table, pair_rows, pairs
-from kvchat.models.outlook import Outlook, room_here
-from kvchat.models.planned import DTYPE_BYTES, find
+from kvchat.memory.formats import FORMATS, KNOWN
+from kvchat.memory.pairs import markdown_table
+from kvchat.models.outlook import look, room_here
+from kvchat.models.planned import find
 from kvchat.settings import Settings
 from kvchat.wording import Language
 
@@ -34,26 +31,8 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
         print(markdown_table([(planned.spec.name, planned.spec)]), end="")
         return 0
     num_tokens = planned.spec.max_positions if args.context is None else args.context
-    room = room_here(settings)
-    holding = Holding(
-        settings.prefill_chunk,
-        args.key_format or "fp",
-        args.value_format or "fp",
-        DTYPE_BYTES[planned.dtype],
-        torch.device(room.device).type,
-        settings.sink_tokens,
-        layer_pairs(settings.layer_formats, len(planned.spec.layers)),
-    )
-    wanted = pairs(args.key_format, args.value_format)
-    outlook = Outlook(
-        planned,
-        num_tokens,
-        room,
-        holding,
-        footprint_of(planned.spec, num_tokens, holding),
-        tuple(pair_rows(planned.spec, num_tokens, room.usable_bytes, holding, wanted)),
-        settings.layer_formats,
-    )
+    formats = (args.key_format, args.value_format)
+    outlook = look(planned, num_tokens, room_here(settings), settings, formats)
     if args.json:
         print(json.dumps(as_json(outlook), ensure_ascii=False))
     else:

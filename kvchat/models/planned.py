@@ -38,16 +38,18 @@ class Planned:
     weights_from: Literal["files", "catalog", "config"]
 
 
-def find(settings: Settings, data_dir: Path) -> Planned:
-    """The model that `--model` names. Raises ModelError with what can be given instead."""
+def find(settings: Settings, data_dir: Path, kind: str | None = None) -> Planned:
+    """The model that the settings name. Raises ModelError with what can be given instead. `kind`:
+    of the device that it is planned for, as torch names it; None is the one here.
+    """
     path = Path(settings.model).expanduser()
     entry = _in_catalog(settings.model)
     if entry is None or path.exists():
-        return _from_path(path, settings)
+        return _from_path(path, settings, kind)
     folder = data_dir / "models" / entry.name
     if entry.name == builtin().name and (folder / "config.json").is_file():
-        return _from_path(folder, settings, entry.name)
-    dtype = _dtype(entry.config, settings)
+        return _from_path(folder, settings, kind, entry.name)
+    dtype = _dtype(entry.config, settings, kind)
     return Planned(spec_of_entry(entry, DTYPE_BYTES[dtype], settings.weights), dtype, "catalog")
 
 
@@ -67,17 +69,32 @@ def _in_catalog(name: str) -> CatalogEntry | None:
     return next((one for one, known in names if name.lower() in known), None)
 
 
-def _from_path(path: Path, settings: Settings, name: str | None = None) -> Planned:
+def from_config(
+    config: Mapping[str, Any], name: str, settings: Settings, kind: str | None = None
+) -> Planned:
+    """From what stands in a config.json alone. Raises ModelError."""
+    return _from_config(config, name, settings, _dtype(config, settings, kind), None)
+
+
+def _from_config(
+    config: Mapping[str, Any], name: str, settings: Settings, dtype: str, limit: float | None
+) -> Planned:
+    guess = parameters_of(config).bytes(DTYPE_BYTES[dtype], settings.weights)
+    return Planned(_spec(config, name, dtype, guess, limit), dtype, "config")
+
+
+def _from_path(
+    path: Path, settings: Settings, kind: str | None, name: str | None = None
+) -> Planned:
     file = path / "config.json" if path.is_dir() else path
     config = read_config(file)
     weighed = path.is_dir() and any(path.glob("*.safetensors"))
-    dtype = _dtype(config, settings)
+    dtype = _dtype(config, settings, kind)
     weight_bytes = _weighed(path, dtype, settings.weights) if weighed else None
     name = name or file.resolve().parent.name
     limit = _tokenizer_limit(file.parent)
     if weight_bytes is None:
-        guess = parameters_of(config).bytes(DTYPE_BYTES[dtype], settings.weights)
-        return Planned(_spec(config, name, dtype, guess, limit), dtype, "config")
+        return _from_config(config, name, settings, dtype, limit)
     return Planned(_spec(config, name, dtype, weight_bytes, limit), dtype, "files")
 
 
@@ -130,11 +147,11 @@ def _tokenizer_limit(folder: Path) -> float | None:
     return limit if isinstance(limit, (int, float)) else None
 
 
-def _dtype(config: Mapping[str, Any], settings: Settings) -> str:
-    """What it would be computed in: as set, else fp32 on this CPU, else the config's own."""
+def _dtype(config: Mapping[str, Any], settings: Settings, kind: str | None) -> str:
+    """What it would be computed in: as set, else fp32 on a CPU, else the config's own."""
     if settings.dtype != "auto":
         return settings.dtype
-    if pick_device().type == "cpu":
+    if (kind or pick_device().type) == "cpu":
         return "fp32"
     parts = [part for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
     named = [part.get(key) for part in parts for key in ("dtype", "torch_dtype")]

@@ -78,8 +78,6 @@ class Figures:
     decode_s: float
     bytes: int
     formats: dict[str, int]
-
-    @property
     prefill_flops: int = 0
     decode_bytes: int = 0
 
@@ -96,6 +94,8 @@ class Figures:
     @property
     def decode_bytes_per_s(self) -> float | None:
         return self.decode_bytes / self.decode_s if self.decode_s > 0 else None
+
+    @property
     def decode_tokens_per_s(self) -> float | None:
         """None where fewer than two tokens were decoded: the first one comes out of the prefill."""
         steps = self.reply_tokens - 1

@@ -63,7 +63,7 @@ def _having(
 def page_text(shelf: Shelf, document: str, number: int) -> str | None:
     """As it stands in a fence; None where there is no such page, or no text on it."""
     found = [one for one in shelf.document(document).pages if one.number == number]
-    if not found or found[0].verdict != "text":
+    if not found or not found[0].has_text:
         return None
     return fenced_page(number, found[0].text)
 

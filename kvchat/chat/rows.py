@@ -5,14 +5,32 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
+class Hit:
+    """A message in which words were found: its name, its turn on its own branch, who said it, and a
+    line of it in pieces, each with whether it is one of the words.
+    """
+
+    message: str
+    turn: int
+    role: str
+    snippet: tuple[tuple[str, bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ChatRow:
-    """`kv_bytes`: what of the chat is still in the cache."""
+    """`kv_bytes`: what of the chat is still in the cache; `disk_bytes`: what files of KV have of
+    it; `read_s`: about how long it takes to read it again, None where nobody knows. `hits`: where
+    the words stand that were looked for.
+    """
 
     id: str
     title: str
     num_turns: int
     updated_at_s: float
     kv_bytes: int
+    disk_bytes: int = 0
+    read_s: float | None = None
+    hits: tuple[Hit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +65,8 @@ class Exchange:
 @dataclass(frozen=True, slots=True)
 class DocumentRow:
     """`problem`: why it cannot be read; `notes`: codes with facts; `mode`: how its text is read.
-    `pinned`: all of it is; `pinned_pages`: these are.
+    `pinned`: all of it is; `pinned_pages`: these are. `is_complete`: no more text is to come, from
+    the file or from the recognition of its pictures (`num_recognised` of so many pages).
     """
 
     document: str
@@ -60,3 +79,8 @@ class DocumentRow:
     mode: str | None
     pinned: bool = False
     pinned_pages: tuple[int, ...] = ()
+    kind: str = "pdf"
+    asks_password: bool = False
+    is_complete: bool = True
+    num_recognised: int = 0
+    num_to_recognise: int = 0

@@ -1,8 +1,8 @@
 """The documents of the data folder: added, read in the background, counted, split, searched.
 
 A document is named by the hash of its bytes, so the same file twice is one. What could not be read
-is said in a sentence, before any question. Knows no chat's history; PDFium works behind
-`documents/reader.py`.
+is said in a sentence, before any question. Knows no chat's history; the reading itself stands in
+`chat/reading.py`.
 """
 
 from __future__ import annotations
@@ -10,72 +10,61 @@ from __future__ import annotations
 import hashlib
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+from kvchat.chat.reading import Reading, Readings, from_store
+from kvchat.documents import reader
 from kvchat.documents.clean import clean_name
-from kvchat.documents.fence import fence_document
-from kvchat.documents.passages import Passage, split
-from kvchat.documents.reader import (
-    Mark,
-    Page,
-    ReadDocument,
-    Verdict,
-    notes,
-    page_image,
-    page_marks,
-    read,
-)
+from kvchat.documents.fence import fence_document, fenced_page
+from kvchat.documents.pages import Mark, ReadDocument, notes
+from kvchat.documents.passages import Passage, split, without
+from kvchat.documents.recognise import Tesseract, find_tesseract
 from kvchat.documents.retrieve import Index
-from kvchat.errors import DocumentError, KVChatError
+from kvchat.documents.word_marks import word_marks
+from kvchat.errors import DocumentError
 from kvchat.store.store import Store
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CountTokens = Callable[[str], int]
+Pages = frozenset[int]
+"""Numbers of pages that are left out."""
+
+NONE_LEFT: Mapping[str, Pages] = MappingProxyType({})
 _LOOK_S = 0.05
 
+RECOGNISING_S = 20.0
+"""A question waits so long for pages that are still being recognised, then takes what there is."""
 
-@dataclass(slots=True)
-class Reading:
-    """A document being read, or read, or found unreadable."""
-
-    name: str
-    pages_done: int = 0
-    num_pages: int = 0
-    error: KVChatError | None = None
-    future: Future[None] = field(default_factory=Future)
-    cancel: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def problem(self) -> KVChatError | None:
-        """Why there is no text, as far as is known now."""
-        if self.error is not None or not self.future.done():
-            return self.error
-        if self.future.cancelled() or self.future.exception() is not None:
-            return DocumentError("document_damaged", name=self.name)
-        return None
+_SUFFIXES = (".pdf", ".file")
 
 
 class Shelf:
     """`folder` is this object's alone; what an interrupted copy left there is removed."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        tesseract: Callable[[], Tesseract | None] = find_tesseract,
+    ) -> None:
         self._store = store
         self._folder = folder
-        self._readings: dict[str, Reading] = {}
         # Held while a file comes or goes: what one chat adds, another may just be letting go.
         self._lock = threading.RLock()
-        self._readers = ThreadPoolExecutor(1, thread_name_prefix="kvchat-reading")
+        self._readings = Readings(store, self._path, self._changed, self._lock, tesseract())
         self._count: CountTokens | None = None
-        self._tokens: dict[str, int] = {}
+        self._tokens: dict[tuple[str, Pages], int] = {}
+        self._page_tokens: dict[tuple[str, int], int] = {}
         self._read = lru_cache(maxsize=16)(self._from_store)
         self._split = lru_cache(maxsize=16)(self._passages)
         self._index = lru_cache(maxsize=8)(self._made_index)
@@ -83,9 +72,7 @@ class Shelf:
             part.unlink()
 
     def close(self) -> None:
-        for reading in self._readings.values():
-            reading.cancel.set()
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._readings.close()
 
     def use_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """From now on tokens are this model's own."""
@@ -95,12 +82,23 @@ class Shelf:
 
         self._count = count
         self._tokens.clear()
+        self._page_tokens.clear()
+        self._split.cache_clear()
+        self._index.cache_clear()
+
+    def _changed(self, sha: str) -> None:
+        """Its text is another now."""
+        for whole in [key for key in list(self._tokens) if key[0] == sha]:
+            self._tokens.pop(whole, None)
+        for page in [key for key in list(self._page_tokens) if key[0] == sha]:
+            self._page_tokens.pop(page, None)
+        self._read.cache_clear()
         self._split.cache_clear()
         self._index.cache_clear()
 
     # --- adding and reading -----------------------------------------------------------------------
 
-    def add(self, chat: str, path: Path, name: str) -> str:
+    def add(self, chat: str, path: Path, name: str, password: str | None = None) -> str:
         """Copies a chat's file into the data folder and begins to read it; returns its sha256.
 
         Raises DocumentError where the file itself cannot be had, StoreError where the chat is gone.
@@ -117,15 +115,17 @@ class Shelf:
             except BaseException:
                 self.drop_unused([sha])
                 raise
-            self._begin(sha, shown)
+            self._readings.begin(sha, shown, password)
             return sha
 
     def _copied(self, path: Path) -> str:
         with path.open("rb") as file:
             sha = hashlib.file_digest(file, "sha256").hexdigest()
-        target = self._path(sha)
-        if not target.is_file():
+            file.seek(0)
+            is_pdf = b"%PDF-" in file.read(1024)
+        if not self._path(sha).is_file():
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            target = self._folder / f"{sha}{_SUFFIXES[not is_pdf]}"
             part = target.with_suffix(".part")
             try:
                 shutil.copyfile(path, part)
@@ -136,51 +136,43 @@ class Shelf:
         return sha
 
     def _path(self, sha: str) -> Path:
-        return self._folder / f"{sha}.pdf"
-
-    def _begin(self, sha: str, name: str) -> Reading:
-        with self._lock:
-            known = self._readings.get(sha)
-            if known is not None and (known.problem is None or not known.future.done()):
-                return known
-            reading = self._readings[sha] = Reading(name)
-            if self._store.document(sha) is not None:
-                reading.future.set_result(None)
-            else:
-                reading.future = self._readers.submit(self._read_file, sha, reading)
-            return reading
-
-    def _read_file(self, sha: str, reading: Reading) -> None:
-        def progress(done: int, of: int) -> None:
-            reading.pages_done, reading.num_pages = done, of
-
-        try:
-            found = read(self._path(sha), reading.name, progress=progress, cancel=reading.cancel)
-            pages = [(p.number, p.label, p.verdict, p.text) for p in found.pages]
-            with self._lock:
-                if reading.cancel.is_set():
-                    raise DocumentError("document_cancelled", name=reading.name)
-                self._store.add_document(sha, reading.name, pages, str(self._path(sha)))
-        except KVChatError as error:
-            reading.error = error
-        with self._lock:
-            if reading.cancel.is_set() and sha not in self._readings:
-                self._remove_file(sha)
+        there = (self._folder / f"{sha}{suffix}" for suffix in _SUFFIXES)
+        return next((path for path in there if path.is_file()), self._folder / f"{sha}.pdf")
 
     def reading(self, sha: str, name: str) -> Reading:
         """How far a document is; begins to read one that was not read before the program ended."""
-        known = self._readings.get(sha)
-        return known if known is not None else self._begin(sha, name)
+        return self._readings.of(sha, name)
+
+    def unlock(self, sha: str, name: str, password: str) -> Reading:
+        """Tries a password; what came of it stands in the row. It is kept in memory only."""
+        return self._readings.begin(sha, name, password)
 
     def wait(
         self, sha: str, name: str, cancel: threading.Event | None = None
     ) -> ReadDocument | None:
-        """The document once it is read; None where it cannot be, or `cancel` is set. Blocks."""
+        """The document once it is read; None where it cannot be, or `cancel` is set. Blocks.
+
+        Of one whose pages are still being recognised, what there is after a while.
+        """
         reading = self.reading(sha, name)
-        while not wait_for([reading.future], _LOOK_S).done:
+        begun_s = time.monotonic()
+        while not self._is_ready(sha, reading, time.monotonic() - begun_s):
+            waiting = reading.recognising if reading.future.done() else reading.future
+            if waiting is not None:
+                wait_for([waiting], _LOOK_S)
             if cancel is not None and cancel.is_set():
                 return None
         return None if reading.problem is not None else self.document(sha)
+
+    def _is_ready(self, sha: str, reading: Reading, waited_s: float) -> bool:
+        if not reading.future.done() or reading.problem is not None or reading.is_complete:
+            return reading.future.done()
+        return waited_s > RECOGNISING_S and any(page.has_text for page in self.document(sha).pages)
+
+    def is_complete(self, sha: str) -> bool:
+        """Whether no more text is to come: before that nothing lasting should hang on it."""
+        reading = self._readings.known(sha)
+        return reading is not None and reading.is_complete
 
     # --- what was read ----------------------------------------------------------------------------
 
@@ -193,10 +185,16 @@ class Shelf:
         kept = self._store.document(sha)
         if kept is None:
             raise DocumentError("document_missing", name=sha[:8])
-        pages = tuple(
-            Page(one.number, one.label, one.text, cast(Verdict, one.verdict)) for one in kept.pages
-        )
-        return ReadDocument(sha, kept.name, pages)
+        return from_store(kept)
+
+    def so_far(self, sha: str, name: str) -> ReadDocument:
+        """The document, or the pages of it that were read up to now; `num_missing` are not yet."""
+        reading = self.reading(sha, name)
+        if reading.future.done() and self.is_read(sha):
+            return self.document(sha, name)
+        pages = list(reading.pages)
+        missing = max(0, reading.num_pages - len(pages))
+        return reader.finished(ReadDocument(sha, name, (), num_missing=missing), pages)
 
     def is_read(self, sha: str) -> bool:
         return self._store.document(sha) is not None
@@ -205,47 +203,59 @@ class Shelf:
         """Tokens of a text; 0 until a model is there to count."""
         return self._count(text) if self._count is not None else 0
 
-    def num_tokens(self, sha: str) -> int:
-        """Of the whole document as it stands in a prompt; 0 until a model is there to count."""
+    def num_tokens(self, sha: str, left: Pages = frozenset()) -> int:
+        """Of the whole document as it stands in a prompt, without the pages that are left out; 0
+        until a model is there to count.
+        """
         if self._count is None:
             return 0
-        if sha not in self._tokens:
-            self._tokens[sha] = self._count(fence_document(self.document(sha)))
-        return self._tokens[sha]
+        if (sha, left) not in self._tokens:
+            self._tokens[sha, left] = self._count(fence_document(self.document(sha), left))
+        return self._tokens[sha, left]
 
-    def index(self, shas: Sequence[str]) -> Index:
-        """One index over the passages of several documents."""
-        return self._index(tuple(shas))
+    def index(self, shas: Sequence[str], left: Mapping[str, Pages] = NONE_LEFT) -> Index:
+        """One index over the passages of several documents. `left`: pages that it does not have."""
+        return self._index(tuple((sha, left.get(sha, frozenset())) for sha in shas))
 
-    def _made_index(self, shas: tuple[str, ...]) -> Index:
-        return Index([passage for sha in shas for passage in self._split(sha)])
+    def _made_index(self, documents: tuple[tuple[str, Pages], ...]) -> Index:
+        return Index([passage for sha, left in documents for passage in self._split(sha, left)])
 
-    def _passages(self, sha: str) -> tuple[Passage, ...]:
+    def _passages(self, sha: str, left: Pages = frozenset()) -> tuple[Passage, ...]:
         assert self._count is not None
-        return split(self.document(sha), self._count)
+        return split(without(self.document(sha), left), self._count)
 
     def passages(self, sha: str) -> tuple[Passage, ...]:
         return self._split(sha)
 
     def picture(self, sha: str, page: int) -> bytes:
         """One page as PNG. Raises DocumentError."""
-        if self._store.document(sha) is None:
-            raise DocumentError("document_missing", name=sha[:8])
-        return page_image(self._path(sha), page)
+        if self.document(sha).kind != "pdf":
+            raise DocumentError("document_no_picture", page=page)
+        return reader.page_image(self._path(sha), page, password=self._readings.password(sha))
 
     def marks(self, sha: str, page: int, texts: Sequence[str]) -> list[list[Mark]]:
         """Where texts stand on a page's picture: for each the boxes that cover it, one a line."""
-        return page_marks(self._path(sha), page, texts)
+        if self.document(sha).kind != "pdf":
+            return [[] for _ in texts]
+        words = self._store.page_words(sha, page)
+        if words:
+            return word_marks(words, texts)
+        password = self._readings.password(sha)
+        return reader.page_marks(self._path(sha), page, texts, password=password)
 
     def row(self, sha: str, name: str) -> dict[str, Any]:
         """Progress, problem and notes of a document, as a screen shows them."""
         reading = self.reading(sha, name)
         row: dict[str, Any] = {
             "num_pages": reading.num_pages,
-            "pages_done": reading.pages_done,
+            "pages_done": len(reading.pages),
             "num_tokens": 0,
             "problem": None,
             "notes": [],
+            "asks_password": reading.asks_password,
+            "is_complete": reading.is_complete,
+            "num_recognised": reading.num_recognised,
+            "num_to_recognise": reading.num_to_recognise,
         }
         problem = reading.problem
         if problem is not None:
@@ -255,7 +265,34 @@ class Shelf:
             row["num_pages"] = row["pages_done"] = len(document.pages)
             row["num_tokens"] = self.num_tokens(sha)
             row["notes"] = [{"code": code, "facts": facts} for code, facts in notes(document)]
+            row["kind"] = document.kind
         return row
+
+    def page_rows(self, sha: str, name: str) -> list[dict[str, Any]]:
+        """Each page that was read: number, label, verdict, tokens as it stands in a prompt, and
+        what was seen on it.
+        """
+        return [
+            {
+                "number": page.number,
+                "label": page.label,
+                "verdict": page.verdict,
+                "num_tokens": self._num_page_tokens(sha, page.number, page.text)
+                if page.has_text
+                else 0,
+                "order": page.facts.order,
+                "confidence": page.facts.confidence,
+            }
+            for page in self.so_far(sha, name).pages
+        ]
+
+    def _num_page_tokens(self, sha: str, number: int, text: str) -> int:
+        if self._count is None:
+            return 0
+        key = (sha, number)
+        if key not in self._page_tokens:
+            self._page_tokens[key] = self._count(fenced_page(number, text))
+        return self._page_tokens[key]
 
     def drop_unused(self, shas: Iterable[str]) -> None:
         """Removes what no chat and no message needs any more; `shas` may have become that."""
@@ -265,9 +302,7 @@ class Shelf:
             unread = [one for one in shas if one not in gone and self._store.document(one) is None]
             gone |= set(unread) - self._held(unread)
             for sha in gone:
-                reading = self._readings.pop(sha, None)
-                if reading is not None:
-                    reading.cancel.set()
+                self._readings.forget(sha)
                 self._remove_file(sha)
         self._read.cache_clear()
         self._split.cache_clear()

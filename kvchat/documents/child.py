@@ -1,7 +1,9 @@
-"""Our end of the child process that reads PDFs: start, ask, watch, end.
+"""Our end of the child processes that read documents: start, ask, watch, end.
 
-One `Child` serves one request at a time (PDFium is not thread-safe); threads queue at its lock. It
-stays warm between requests and is started again after it died or was ended. Knows no PDF.
+A `Child` serves one request at a time (PDFium is not thread-safe); a `Pool` has several, and
+threads wait for one that is free. A child stays warm between requests and is started again after it
+died or was ended. Its memory and computing are limited by the system where that can be
+(`reading_child.py`), and watched from here everywhere. Knows no PDF.
 """
 
 import contextlib
@@ -12,19 +14,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import kvchat
+from kvchat.documents.limits import ANSWER_CPU_S, MEMORY_BYTES
 
 START_S = 60.0
 """Python and PDFium start in 0.2 s; a cold disk with a virus scanner may take long."""
 
-SILENCE_S = 8.0
-"""The longest that one page, or opening a file, may take."""
+SILENCE_S = 30.0
+"""The longest that one page, or opening a file, may take on a machine that does much else too."""
 
 _LOOK_S = 0.05
+_WATCH_S = 0.25
 
 
 class ChildLost(Exception):
@@ -39,6 +45,43 @@ class Cancelled(Exception):
     """The caller's event was set; the child was ended."""
 
 
+class Pool:
+    """Children that are started when they are wanted, at most `size` at a time."""
+
+    def __init__(self, size: int) -> None:
+        self.children = tuple(Child() for _ in range(size))
+        # The one that was used last is warm: it is the next to be used.
+        self._free: queue.LifoQueue[Child] = queue.LifoQueue()
+        for child in reversed(self.children):
+            self._free.put(child)
+
+    def ask(
+        self, request: Mapping[str, Any], cancel: threading.Event | None = None
+    ) -> Generator[dict[str, Any], None, None]:
+        """The answers to one request as they come, without the closing one.
+
+        Waits for a free child and holds it until the end; a caller that leaves early ends it.
+        Raises ChildLost and Cancelled.
+        """
+        child = self._taken(cancel)
+        try:
+            yield from child.ask(request, cancel)
+        finally:
+            self._free.put(child)
+
+    def _taken(self, cancel: threading.Event | None) -> "Child":
+        while True:
+            try:
+                return self._free.get(timeout=_LOOK_S)
+            except queue.Empty:
+                _check(cancel)
+
+    def close(self) -> None:
+        """Ends the children that are free; the others when they are asked next."""
+        for child in self.children:
+            child.close()
+
+
 class Child:
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,33 +89,33 @@ class Child:
 
     def ask(
         self, request: Mapping[str, Any], cancel: threading.Event | None = None
-    ) -> Iterator[dict[str, Any]]:
-        """The answers to one request as they come, without the closing one.
-
-        Holds the child until the end; a caller that leaves early ends it. Raises ChildLost and
-        Cancelled.
-        """
-        while not self._lock.acquire(timeout=_LOOK_S):
-            _check(cancel)
-        finished = False
-        try:
-            running = self._started(cancel)
-            running.write(request)
-            while "done" not in (answer := running.next_answer(SILENCE_S, cancel)):
-                finished = "refused" in answer
-                yield answer
-                if finished:
-                    return
-            finished = True
-        finally:
-            if not finished:
-                self._end()
-            self._lock.release()
+    ) -> Generator[dict[str, Any], None, None]:
+        """As `Pool.ask`."""
+        with self._lock:
+            finished = False
+            try:
+                running = self._started(cancel)
+                running.write(request)
+                while "done" not in (answer := running.next_answer(SILENCE_S, cancel)):
+                    finished = "refused" in answer
+                    yield answer
+                    if finished:
+                        return
+                finished = True
+            finally:
+                if not finished:
+                    self._end()
 
     def close(self) -> None:
         """Ends the child, after the request that it is at."""
         with self._lock:
             self._end()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running process; None while there is none."""
+        running = self._running
+        return running.pid if running is not None and running.is_alive() else None
 
     def _started(self, cancel: threading.Event | None) -> "_Running":
         if self._running is None or not self._running.is_alive():
@@ -94,15 +137,17 @@ class _Running:
         root = str(Path(kvchat.__file__).resolve().parent.parent)
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "kvchat.documents.pdf_child"],
+            [sys.executable, "-m", "kvchat.documents.reading_child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
+        self.pid = self._popen.pid
+        self._watched = psutil.Process(self.pid)
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._taker = threading.Thread(target=self._take_lines, name="pdf-child", daemon=True)
+        self._taker = threading.Thread(target=self._take_lines, name="kvchat-child", daemon=True)
         self._taker.start()
 
     def _take_lines(self) -> None:
@@ -123,19 +168,38 @@ class _Running:
             raise ChildLost from error
 
     def next_answer(self, patience_s: float, cancel: threading.Event | None) -> dict[str, Any]:
-        deadline = time.monotonic() + patience_s
+        begun = looked = time.monotonic()
+        used_s: float | None = None
         while True:
             _check(cancel)
             try:
                 line = self._lines.get(timeout=_LOOK_S)
             except queue.Empty:
-                if time.monotonic() > deadline:
+                now = time.monotonic()
+                if now - begun > patience_s:
                     raise ChildSilent from None
+                if now - looked > _WATCH_S:
+                    looked, used_s = now, self._within_limits(used_s)
                 continue
             if not line.endswith(b"\n"):
                 raise ChildLost
             answer: dict[str, Any] = json.loads(line)
             return answer
+
+    def _within_limits(self, used_before_s: float | None) -> float:
+        """Seconds of computing up to this answer's first look. Raises ChildLost, ChildSilent.
+
+        The second net: on Linux the system ends a child at the same limits by itself.
+        """
+        try:
+            used_s = sum(self._watched.cpu_times()[:2])
+            if self._watched.memory_info().rss > MEMORY_BYTES:
+                raise ChildLost
+        except psutil.Error:
+            return used_before_s or 0.0  # it died: its last line tells
+        if used_before_s is not None and used_s - used_before_s > ANSWER_CPU_S:
+            raise ChildSilent
+        return used_s if used_before_s is None else used_before_s
 
     def end(self) -> None:
         self._popen.kill()

@@ -4,22 +4,25 @@ Runs in the child process only (`pdf_child.py`): PDFium is neither thread-safe n
 Imports nothing heavier than PDFium, so that the child starts in a moment.
 """
 
-import ctypes
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pypdfium2
-import pypdfium2.raw as pdfium
 
 from kvchat.documents.clean import HYPHEN_MARK, clean
+from kvchat.documents.orders import order_in
+from kvchat.documents.pdf_hidden import Drawn, drawn
 from kvchat.documents.pdf_text import characters, ordered_text
+from kvchat.documents.pdf_typed import typed
 
 FEW_CHARACTERS = 25
 """A page with a picture and fewer characters is a scan: a stamp or a page number is no text."""
+
+SCAN_SHARE = 0.3
+"""The part of the page that such a picture takes at least."""
 
 
 def label_of(pdf: pypdfium2.PdfDocument, number: int) -> str | None:
@@ -28,32 +31,64 @@ def label_of(pdf: pypdfium2.PdfDocument, number: int) -> str | None:
     return label if label and label != str(number) else None
 
 
-def read_page(pdf: pypdfium2.PdfDocument, number: int) -> tuple[str, str]:
-    """(text, verdict) of page `number` (from 1). A page that PDFium cannot load is `unreadable`.
+def read_page(pdf: pypdfium2.PdfDocument, number: int) -> dict[str, Any]:
+    """text, verdict and facts of page `number` (from 1). A page that PDFium cannot load is
+    `unreadable`.
 
     The text still holds HYPHEN_MARKs: only the whole document can resolve them.
     """
     try:
         page = pdf[number - 1]
     except pypdfium2.PdfiumError:
-        return "", "unreadable"
+        return _unreadable()
     try:
         with characters(page) as textpage:
             raw = ordered_text(page, textpage).text
-        text = clean(raw)
-        if is_garbled(raw):
-            return "", "unreadable"
-        text = "\n".join(filter(None, [text, _field_values(pdf, page)]))
-        return text, _verdict(page, text)
+            seen = drawn(page, textpage)
+        values, num_fields = typed(pdf, page)
     except pypdfium2.PdfiumError:
-        return "", "unreadable"
+        return _unreadable()
     finally:
         page.close()
+    if is_garbled(raw):
+        return _unreadable()
+    printed = clean(raw)
+    text = "\n".join(filter(None, [printed, values]))
+    hidden = clean(seen.hidden_text)
+    order = order_in(hidden)
+    facts = {
+        "num_hidden": _num_seen(hidden),
+        "order": order,
+        "over_picture": seen.image_share > SCAN_SHARE,
+        "num_fields": num_fields,
+    }
+    return {"text": text, "verdict": _verdict(printed, values, seen, facts), "facts": facts}
+
+
+def _unreadable() -> dict[str, Any]:
+    return {"text": "", "verdict": "unreadable", "facts": {}}
+
+
+def _verdict(printed: str, values: str, seen: Drawn, facts: dict[str, Any]) -> str:
+    count = _num_seen(printed)
+    if facts["order"] or facts["num_hidden"] >= FEW_CHARACTERS:
+        return "hidden"
+    if count < FEW_CHARACTERS and seen.image_share > SCAN_SHARE and not values:
+        return "scan"
+    if values and (facts["num_fields"] or count < FEW_CHARACTERS):
+        return "form"
+    if count:
+        return "text"
+    return "scan" if seen.num_objects else "empty"
+
+
+def _num_seen(text: str) -> int:
+    return len("".join(text.split()))
 
 
 def is_garbled(text: str) -> bool:
     """Whether a font had no map to Unicode: control or private codes, or words of mixed scripts."""
-    if text.isascii() and not _CONTROLS.search(text):
+    if not _UNUSUAL.search(text):
         return False
     counts = Counter(c for c in text if not c.isspace() and c != HYPHEN_MARK)
     odd = sum(n for c, n in counts.items() if unicodedata.category(c) in _ODD or c == "\ufffd")
@@ -64,7 +99,11 @@ def is_garbled(text: str) -> bool:
     return odd > 0.25 * counts.total() or mixed > 0.25 * max(sum(n for _, _, n in pairs), 40)
 
 
-_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+# Anything but Latin letters, common signs, Han, Kana and Hangul: only such text may be garbled.
+_UNUSUAL = re.compile(
+    "[^\t\n\r -~\xa0-\u024f\u2000-\u22ff\u3000-\u30ff\u3130-\u318f\u4e00-\u9fff\uac00-\ud7a3"
+    "\ufb00-\ufb06\uff00-\uffef\ufffe]"
+)
 _ODD = ("Cc", "Co", "Cn", "Cs")
 
 
@@ -76,56 +115,3 @@ def _script(char: str) -> str:
 
 _MIXES_WELL = {"LATIN", "CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HANGUL", "FULLWIDTH",
                "HALFWIDTH", "FEMININE", "MASCULINE", "MODIFIER", "MICRO"}  # fmt: skip
-
-
-def _verdict(page: pypdfium2.PdfPage, text: str) -> str:
-    count = sum(not c.isspace() for c in text)
-    if count >= FEW_CHARACTERS:
-        return "text"
-    drawn = pdfium.FPDFPage_CountObjects(page)
-    if count == 0:
-        return "scan" if drawn > 0 else "empty"
-    return "scan" if _image_share(page) > 0.3 else "text"
-
-
-def _image_share(page: pypdfium2.PdfPage) -> float:
-    """The largest image's share of the page's area."""
-    width, height = page.get_size()
-    areas = [0.0]
-    for image in page.get_objects(filter=[pdfium.FPDF_PAGEOBJ_IMAGE], max_depth=3):
-        left, bottom, right, top = image.get_bounds()
-        areas.append(max(0.0, right - left) * max(0.0, top - bottom))
-    return float(max(areas) / max(width * height, 1.0))
-
-
-_WRITTEN_FIELDS = (
-    pdfium.FPDF_FORMFIELD_TEXTFIELD, pdfium.FPDF_FORMFIELD_COMBOBOX, pdfium.FPDF_FORMFIELD_LISTBOX,
-)  # fmt: skip
-
-
-def _field_values(pdf: pypdfium2.PdfDocument, page: pypdfium2.PdfPage) -> str:
-    """What was typed into a form's fields, one `label: value` a line; ticks are not read."""
-    if not pdf.formenv:
-        return ""
-    lines = []
-    for i in range(min(pdfium.FPDFPage_GetAnnotCount(page), 2000)):
-        note = pdfium.FPDFPage_GetAnnot(page, i)
-        if not note:
-            continue
-        if pdfium.FPDFAnnot_GetFormFieldType(pdf.formenv, note) in _WRITTEN_FIELDS:
-            value = _wide(pdfium.FPDFAnnot_GetFormFieldValue, pdf.formenv, note)
-            label = _wide(pdfium.FPDFAnnot_GetFormFieldAlternateName, pdf.formenv, note)
-            if value:
-                lines.append(f"{label}: {value}" if label else value)
-        pdfium.FPDFPage_CloseAnnot(note)
-    return clean("\n".join(lines))
-
-
-def _wide(function: Callable[..., int], *arguments: Any) -> str:
-    """A string of PDFium: asked first for its size in bytes (UTF-16, a final zero)."""
-    size = function(*arguments, None, 0)
-    if not 2 < size < 100_000:
-        return ""
-    buffer = ctypes.create_string_buffer(size)
-    function(*arguments, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_ushort)), size)
-    return buffer.raw[: size - 2].decode("utf-16-le", "ignore")

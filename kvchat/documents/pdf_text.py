@@ -6,6 +6,7 @@ Runs in the child process only.
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import repeat
 
 import pypdfium2
 import pypdfium2.raw as pdfium
@@ -42,14 +43,15 @@ def ordered_text(page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage) -> Or
 def char_boxes(textpage: pypdfium2.PdfTextPage, count: int) -> list[Box]:
     """Tight boxes of all characters, in points of the page as it lies in the file.
 
-    The binding's checks of each argument cost most of the time; one buffer filled by address is
-    twice as fast (1.1 against 2.3 us a character).
+    The binding's checks of each argument cost most of the time; one buffer filled by address, in a
+    loop that runs in C, is three times as fast (0.7 against 2.3 us a character).
     """
     buffer = (ctypes.c_double * (4 * count))()
-    address, handle = ctypes.addressof(buffer), ctypes.cast(textpage.raw, ctypes.c_void_p).value
-    for i in range(count):
-        _get_char_box(handle, i, address, address + 16, address + 8, address + 24)
-        address += 32
+    handle = ctypes.cast(textpage.raw, ctypes.c_void_p).value
+    left = ctypes.addressof(buffer)
+    slots = [range(left + place, left + 32 * count + place, 32) for place in (0, 16, 8, 24)]
+    for _ in map(_get_char_box, repeat(handle), range(count), *slots):
+        pass
     flat = list(buffer)
     return list(zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True))
 

@@ -1,99 +1,106 @@
-"""A PDF becomes text by page, each page with a verdict; and a page becomes a picture.
+"""A file becomes text by page, each page with a verdict; and a page of a PDF becomes a picture.
 
-The work is done in child processes (`child.py`), one for reading and one for pictures, so that a
-click on a page does not wait for a long book. Knows no model and no chat.
+The work is done in child processes (`child.py`): a pool of them for reading, one for pictures, so
+that a click on a page does not wait for a long book. Knows no model and no chat.
 """
 
 import base64
 import hashlib
+import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-from kvchat.documents.child import Cancelled, Child, ChildLost, ChildSilent
+from kvchat.documents import limits
+from kvchat.documents.child import Cancelled, ChildLost, ChildSilent, Pool
 from kvchat.documents.clean import clean_name, join_hyphens
+from kvchat.documents.kinds import HEAD_BYTES, kind_of
+from kvchat.documents.kinds import Kind as Kind
+from kvchat.documents.pages import Mark as Mark
+from kvchat.documents.pages import Page as Page
+from kvchat.documents.pages import PageFacts, hidden_told
+from kvchat.documents.pages import ReadDocument as ReadDocument
+from kvchat.documents.pages import Verdict as Verdict
+from kvchat.documents.pages import notes as notes
+from kvchat.documents.pages import page_ranges as page_ranges
+from kvchat.documents.refused import Refused
 from kvchat.errors import DocumentError
-from kvchat.units import MIB, format_size
+from kvchat.units import format_size
 
-Verdict = Literal["text", "scan", "unreadable", "empty"]
+EXTRACTOR = 2
+"""Counts up whenever the same file would give other text: what another one read is read again."""
 
-MOST_BYTES = 512 * MIB
-MOST_PAGES = 5000
-MOST_LOST_PAGES = 2
-"""Pages that may cost the child its life before the file is given up as damaged."""
+OnPage = Callable[[Page, int], None]
+"""Told of each page and of how many there are, as soon as it is read."""
 
-_reading = Child()
-_pictures = Child()
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """`number` counts the PDF's pages from 1; `label` is what is printed where that differs.
-
-    Verdicts: `text`; `scan` is a picture without (enough) text; `unreadable` has a font without a
-    map to letters, or is broken; `empty` has nothing on it. Only `text` pages have text to use.
-    """
-
-    number: int
-    label: str | None
-    text: str
-    verdict: Verdict
-
-
-class Mark(NamedTuple):
-    """A box on a page's picture: parts (0 to 1) of its width and height, y downwards."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-
-@dataclass(frozen=True, slots=True)
-class ReadDocument:
-    """A document as it was read. `sha256` names it: the same bytes are the same document."""
-
-    sha256: str
-    name: str
-    pages: tuple[Page, ...]
+reading = Pool(max(1, min(4, os.cpu_count() or 1)))
+_pictures = Pool(1)
 
 
 def read(
     path: Path,
     name: str,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    on_page: OnPage | None = None,
     cancel: threading.Event | None = None,
     password: str | None = None,
+    may_recognise: bool = False,
 ) -> ReadDocument:
-    """The text of a PDF. `progress(done, of)` is called after each page, in this thread.
+    """The text of a file. `on_page` is called in this thread; hyphens at line ends are still marked
+    in what it gets. `may_recognise`: a scan of which no page has text is no error.
 
     Raises DocumentError: one sentence and a remedy for whatever cannot be read.
     """
     shown = clean_name(name)
-    check_file(path, shown)
+    kind = check_file(path, shown)
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    pages = _Reading(path, shown, password, cancel, progress).pages()
-    if not any(page.verdict == "text" for page in pages):
-        raise DocumentError(_why_no_text(pages), name=shown, pages=len(pages))
+    found = _Reading(path, kind, shown, password, cancel, on_page)
+    pages = found.pages()
+    if not any(page.has_text for page in pages):
+        code = _why_no_text(pages)
+        if code == "document_blank" or not may_recognise:
+            raise DocumentError(code, name=shown, pages=len(pages))
+    document = ReadDocument(
+        sha256, shown, (), kind, tuple(found.about["attachments"]), found.about["is_divided"]
+    )
+    return finished(document, pages)
+
+
+def finished(document: ReadDocument, pages: Sequence[Page]) -> ReadDocument:
+    """The document with these pages, all or the first of them: hyphens joined, hidden text told."""
     texts = join_hyphens(page.text for page in pages)
-    finished = (replace(page, text=text) for page, text in zip(pages, texts, strict=True))
-    return ReadDocument(sha256, shown, tuple(finished))
+    joined = [replace(page, text=text) for page, text in zip(pages, texts, strict=True)]
+    return replace(document, pages=tuple(hidden_told(joined)))
 
 
 def page_image(path: Path, page: int, *, width: int = 1000, password: str | None = None) -> bytes:
     """Page `page` (from 1) as PNG, at most `width` and 2,000 pixels wide. Raises DocumentError."""
-    request = {"do": "picture", "path": str(path), "password": password}
+    asked = {"do": "picture", "page": page, "width": max(16, min(width, 2000))}
+    return _png(path, asked, password)
+
+
+def page_scan(path: Path, page: int, *, password: str | None = None) -> bytes:
+    """The same in grey and sharp, for text recognition. Raises DocumentError."""
+    return _png(path, {"do": "scan", "page": page}, password)
+
+
+def _png(path: Path, asked: dict[str, Any], password: str | None) -> bytes:
+    code = "document_no_picture"
     try:
-        for answer in _pictures.ask({**request, "page": page, "width": max(16, min(width, 2000))}):
-            if "png" in answer:
-                return base64.b64decode(answer["png"])
+        with closing(_pictures.ask({**asked, "path": str(path), "password": password})) as answers:
+            for answer in answers:
+                if "png" in answer:
+                    return base64.b64decode(answer["png"])
+                if answer.get("refused") in ("encrypted", "password"):
+                    code = "document_picture_locked"
     except ChildLost:
         pass
-    raise DocumentError("document_no_picture", page=page)
+    raise DocumentError(code, page=asked["page"])
 
 
 def page_marks(
@@ -112,52 +119,26 @@ def page_marks(
     return [[] for _ in texts]
 
 
-def notes(document: ReadDocument) -> list[tuple[str, dict[str, str]]]:
-    """What a person must know before the first question: (code, facts) of sentences."""
-    found = []
-    for verdict, code in _NOTES.items():
-        pages = [page.number for page in document.pages if page.verdict == verdict]
-        if pages:
-            found.append((code, {"pages": page_ranges(pages)}))
-    return found
-
-
-_NOTES: dict[Verdict, str] = {
-    "scan": "document.pages_without_text",
-    "unreadable": "document.pages_unreadable",
-}
-
-
-def page_ranges(numbers: list[int]) -> str:
-    """[3, 5, 6, 7] -> '3, 5–7'"""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(f"{a}–{b}" if b > a else str(a) for a, b in runs)
-
-
-def check_file(path: Path, name: str) -> None:
-    """What can be told without PDFium. Raises DocumentError."""
+def check_file(path: Path, name: str) -> Kind:
+    """What can be told by a file's size and first bytes. Raises DocumentError."""
     try:
         size_bytes = path.stat().st_size
         with path.open("rb") as file:
-            head = file.read(1024)
+            head = file.read(HEAD_BYTES)
     except OSError:
         raise DocumentError("document_unopened", name=name) from None
     if size_bytes == 0:
         raise DocumentError("document_empty", name=name)
-    if size_bytes > MOST_BYTES:
-        facts = {"size": format_size(size_bytes), "most": format_size(MOST_BYTES)}
+    if size_bytes > limits.MOST_BYTES:
+        facts = {"size": format_size(size_bytes), "most": format_size(limits.MOST_BYTES)}
         raise DocumentError("document_too_large", name=name, **facts)
-    if b"%PDF-" not in head:
-        claims = name.lower().endswith(".pdf")
-        raise DocumentError("document_not_pdf" if claims else "document_other_kind", name=name)
+    try:
+        return kind_of(head, name)
+    except Refused as refusal:
+        raise DocumentError(f"document_{refusal}", name=name) from None
 
 
-def _why_no_text(pages: list[Page]) -> str:
+def _why_no_text(pages: Sequence[Page]) -> str:
     verdicts = {page.verdict for page in pages}
     if "unreadable" in verdicts:
         return "document_unreadable"
@@ -166,51 +147,85 @@ def _why_no_text(pages: list[Page]) -> str:
 
 @dataclass(slots=True)
 class _Reading:
-    """One document being read, across the deaths of a child: a page that kills it is left out."""
+    """One document being read, across the deaths of children: a page that kills one is left out."""
 
     path: Path
+    kind: Kind
     name: str
     password: str | None
     cancel: threading.Event | None
-    progress: Callable[[int, int], None] | None
+    on_page: OnPage | None
+    about: dict[str, Any] = field(default_factory=dict)
+    done: list[Page] = field(default_factory=list)
+    num_lost: int = 0
+    num_silent: int = 0
 
     def pages(self) -> list[Page]:
-        done: list[Page] = []
-        of = lost = 0
+        begun_s = time.monotonic()
         while True:
             try:
-                for answer in self._answers(first=len(done)):
-                    if "pages" in answer:
-                        of = self._checked_count(answer["pages"])
-                    else:
-                        done.append(_page(answer))
-                        if self.progress is not None:
-                            self.progress(len(done), of)
-                return done
+                for answer in self._answers(first=len(self.done)):
+                    self._take(answer)
+                    if time.monotonic() - begun_s > self._most_s():
+                        return self._rest_unread()
+                return self.done
             except Cancelled:
                 raise DocumentError("document_cancelled", name=self.name) from None
             except ChildLost as error:
-                lost += 1
-                if lost > MOST_LOST_PAGES or (of == 0 and isinstance(error, ChildSilent)):
-                    raise DocumentError("document_damaged", name=self.name) from None
-                if of == 0:  # it may have died before, between two documents
-                    continue
-                done.append(Page(len(done) + 1, None, "", "unreadable"))
-                if len(done) >= of:
-                    return done
+                if self._gives_up(isinstance(error, ChildSilent)):
+                    return self._rest_unread()
+                if self._num_pages and not self._is_complete:
+                    self._add(Page(len(self.done) + 1, None, "", "unreadable"))
+                if self._is_complete:
+                    return self.done
 
-    def _answers(self, first: int) -> Iterator[dict[str, Any]]:
-        request = {"do": "read", "path": str(self.path), "password": self.password, "first": first}
-        for answer in _reading.ask(request, self.cancel):
-            if "refused" in answer:
-                raise DocumentError(f"document_{answer['refused']}", name=self.name)
-            yield answer
+    @property
+    def _num_pages(self) -> int:
+        return int(self.about.get("pages", 0))
 
-    def _checked_count(self, count: int) -> int:
-        if count > MOST_PAGES:
-            raise DocumentError("document_too_long", name=self.name, pages=count, most=MOST_PAGES)
-        return count
+    @property
+    def _is_complete(self) -> bool:
+        return 0 < self._num_pages <= len(self.done)
 
+    def _most_s(self) -> float:
+        return limits.DOCUMENT_S + limits.PAGE_S * self._num_pages
 
-def _page(answer: dict[str, Any]) -> Page:
-    return Page(answer["page"], answer["label"], answer["text"], answer["verdict"])
+    def _gives_up(self, is_silent: bool) -> bool:
+        """Whether too many pages were lost to go on. Raises DocumentError where there are none."""
+        self.num_lost += 1
+        self.num_silent += is_silent
+        if self._num_pages == 0 or self.kind != "pdf":
+            # It may have died before, between two documents: once more.
+            if is_silent or self.num_lost > 1:
+                raise DocumentError("document_damaged", name=self.name)
+            return False
+        return self.num_lost > limits.MOST_LOST_PAGES or self.num_silent > limits.MOST_SILENT_PAGES
+
+    def _rest_unread(self) -> list[Page]:
+        while not self._is_complete:
+            self._add(Page(len(self.done) + 1, None, "", "unreadable"))
+        return self.done
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        if "pages" in answer:
+            self.about = answer
+            if self._num_pages > limits.MOST_PAGES:
+                facts = {"pages": self._num_pages, "most": limits.MOST_PAGES}
+                raise DocumentError("document_too_long", name=self.name, **facts)
+        elif answer["page"] == len(self.done) + 1:
+            seen = PageFacts(**answer["facts"])
+            plain = (answer["page"], answer["label"], answer["text"], answer["verdict"])
+            self._add(Page(*plain, seen))
+
+    def _add(self, page: Page) -> None:
+        self.done.append(page)
+        if self.on_page is not None:
+            self.on_page(page, self._num_pages)
+
+    def _answers(self, first: int) -> Generator[dict[str, Any], None, None]:
+        request = {"do": "read", "kind": self.kind, "path": str(self.path), "first": first}
+        with closing(reading.ask({**request, "password": self.password}, self.cancel)) as answers:
+            for answer in answers:
+                if "refused" in answer:
+                    raise DocumentError(f"document_{answer['refused']}", name=self.name)
+                yield answer

@@ -124,6 +124,7 @@ def _pieces(text: str, boxes: Sequence[Box], size: float) -> tuple[list[Piece], 
     pieces: list[Piece] = []
     blanks: list[int] = []
     line: _Line | None = None
+    least_gap = 0.55 * size
 
     def close() -> None:
         if line is not None:
@@ -142,9 +143,10 @@ def _pieces(text: str, boxes: Sequence[Box], size: float) -> tuple[list[Piece], 
         if line is not None and bottom < line.top and top > line.bottom:
             gap = left - line.right
             if -4 * size <= gap <= 1.5 * size:
-                scale = max(size, min(line.height, top - bottom))
-                if gap > 0.55 * scale and line.stop == at and _part_words(text, at, gap / scale):
-                    blanks.append(at)
+                if gap > least_gap and line.stop == at:
+                    scale = max(size, min(line.height, top - bottom))
+                    if gap > 0.55 * scale and _part_words(text, at, gap / scale):
+                        blanks.append(at)
                 line.grow(at, box)
                 continue
         close()
@@ -235,11 +237,11 @@ def _bands(
 ) -> list[tuple[list[Piece], list[Piece]]]:
     """Left and right of the gutter, for each band between two spanning pieces, from the top."""
     bands: list[tuple[list[Piece], list[Piece]]] = [([], []) for _ in range(len(spanning) + 1)]
-    edges = [p.middle for p in spanning]
+    depths = [-p.middle for p in spanning]
     for piece in pieces:
         if piece.left < gutter < piece.right:
             continue
-        band = sum(edge > piece.middle for edge in edges)
+        band = bisect_left(depths, -piece.middle)
         bands[band][piece.left >= gutter].append(piece)
     return bands
 

@@ -1,29 +1,59 @@
 """Documents as they were read, and which chat has which. Knows no PDF and no passage."""
 
+import json
 import sqlite3
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from kvchat.store import tree
 from kvchat.store.base import Base, clean
-from kvchat.store.records import ChatDocument, Document, DocumentPage, Message
+from kvchat.store.records import ChatDocument, Document, DocumentFile, DocumentPage, Message
 
 
 class Documents(Base):
-    def add_document(
-        self, sha: str, name: str, pages: Iterable[tuple[int, str | None, str, str]], path: str
-    ) -> None:
-        """`pages`: (number, label, verdict, text). Replaces an earlier reading of the document."""
-        rows = [
-            (sha, number, label if label is None else clean(label), verdict, clean(text))
-            for number, label, verdict, text in pages
-        ]
+    def add_document(self, file: DocumentFile, pages: Iterable[DocumentPage]) -> None:
+        """Replaces an earlier reading of the document."""
         with self._database.write() as connection:
-            connection.execute("DELETE FROM documents WHERE sha = ?", (sha,))
+            connection.execute("DELETE FROM documents WHERE sha = ?", (file.sha,))
             connection.execute(
-                "INSERT INTO documents VALUES (?, ?, ?, ?)",
-                (sha, clean(name), clean(str(path)), self._clock()),
+                "INSERT INTO documents"
+                " (sha, name, path, created_at_s, kind, extractor, attachments, is_divided)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(file.sha, clean(file.name), clean(file.path), self._clock(), file.kind),
+                    *(file.extractor, json.dumps(file.attachments), file.is_divided),
+                ),
             )
-            connection.executemany("INSERT INTO document_pages VALUES (?, ?, ?, ?, ?)", rows)
+            connection.executemany(
+                "INSERT INTO document_pages (document, number, label, verdict, text, facts)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                [_page_row(file.sha, page) for page in pages],
+            )
+
+    def replace_page(self, sha: str, page: DocumentPage, words: Sequence[Sequence[Any]]) -> None:
+        """The text that was recognised on a page, and where its words stand on the picture."""
+        with self._database.write() as connection:
+            known = connection.execute("SELECT 1 FROM documents WHERE sha = ?", (sha,)).fetchone()
+            if known is None:
+                return
+            connection.execute(
+                "INSERT OR REPLACE INTO document_pages"
+                " (document, number, label, verdict, text, facts) VALUES (?, ?, ?, ?, ?, ?)",
+                _page_row(sha, page),
+            )
+            connection.execute(
+                "INSERT OR REPLACE INTO page_words VALUES (?, ?, ?)",
+                (sha, page.number, json.dumps([[clean(word), *box] for word, *box in words])),
+            )
+
+    def page_words(self, sha: str, number: int) -> list[list[Any]]:
+        """[text, left, top, right, bottom] of the words that were recognised on a page."""
+        with self._database.read() as connection:
+            row = connection.execute(
+                "SELECT words FROM page_words WHERE document = ? AND number = ?", (sha, number)
+            ).fetchone()
+        found: list[list[Any]] = json.loads(row["words"]) if row else []
+        return found
 
     def document(self, sha: str) -> Document | None:
         with self._database.read() as connection:
@@ -80,14 +110,27 @@ class Documents(Base):
             return removed
 
 
+def _page_row(sha: str, page: DocumentPage) -> tuple[Any, ...]:
+    label = None if page.label is None else clean(page.label)
+    return (sha, page.number, label, page.verdict, clean(page.text), json.dumps(dict(page.facts)))
+
+
 def _document(connection: sqlite3.Connection, row: sqlite3.Row) -> Document:
     pages = connection.execute(
-        "SELECT number, label, verdict, text FROM document_pages WHERE document = ?"
+        "SELECT number, label, verdict, text, facts FROM document_pages WHERE document = ?"
         " ORDER BY number",
         (row["sha"],),
     )
-    read = tuple(DocumentPage(*page) for page in pages)
-    return Document(row["sha"], row["name"], row["path"], read, row["created_at_s"])
+    read = tuple(
+        DocumentPage(number, label, verdict, text, json.loads(facts))
+        for number, label, verdict, text, facts in pages
+    )
+    file = DocumentFile(
+        *(row["sha"], row["name"], row["path"], row["kind"], row["extractor"]),
+        attachments=tuple(json.loads(row["attachments"])),
+        is_divided=bool(row["is_divided"]),
+    )
+    return Document(file, read, row["created_at_s"])
 
 
 def _chat_documents(

@@ -8,11 +8,12 @@ The chain of hashes is the idea of simonw/llm's `logs.py`.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Role = Literal["user", "assistant"]
 Mode = Literal["whole", "passages"]
+Choice = Literal["whole", "passages", "off"]
 PinnedPages = Mapping[str, frozenset[int] | None]
 """By document the pages that are pinned, counted from 1; None for all of it."""
 
@@ -70,6 +71,17 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """A reply that another one goes on from: its message's name, its text, and the ids of it that
+    the model reads.
+    """
+
+    name: str
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """What was done to which turns (named by their user messages), and why. Numbers only grow.
 
@@ -107,23 +119,45 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class DocumentPage:
-    """One page as read: 1-based number, printed label, verdict of the reader, text."""
+    """One page as read: 1-based number, printed label, verdict of the reader, text; `facts` are the
+    reader's own.
+    """
 
     number: int
     label: str | None
     verdict: str
     text: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
-    """`sha` names the file's bytes; `path` is where the file lies."""
+class DocumentFile:
+    """What a file is. `sha` names its bytes; `path` is where it lies; `extractor`: the version of
+    the reader that read it.
+    """
 
     sha: str
     name: str
     path: str
+    kind: str = "pdf"
+    extractor: int = 1
+    attachments: tuple[str, ...] = ()
+    is_divided: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    file: DocumentFile
     pages: tuple[DocumentPage, ...]
     created_at_s: float
+
+    @property
+    def sha(self) -> str:
+        return self.file.sha
+
+    @property
+    def name(self) -> str:
+        return self.file.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,57 @@ def _entries_that_grow(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE INDEX ledger_changes ON ledger (chat, changed)")
 
 
-MIGRATIONS = (_first_tables, _whole_ledger, _document_pins, _summaries, _entries_that_grow)
+def _replies_that_go_on(connection: sqlite3.Connection) -> None:
+    """The reply that a draft goes on from, and whose place it takes."""
+    connection.execute("ALTER TABLE drafts ADD COLUMN goes_on TEXT")
+
+
+def _document_choices(connection: sqlite3.Connection) -> None:
+    connection.execute("""CREATE TABLE document_choices (
+    chat TEXT NOT NULL,
+    document TEXT NOT NULL,
+    mode TEXT NOT NULL CHECK (mode IN ('whole', 'passages', 'off')),
+    PRIMARY KEY (chat, document),
+    FOREIGN KEY (chat, document) REFERENCES chat_documents (chat, document) ON DELETE CASCADE
+)""")
+    connection.execute("""CREATE TABLE left_pages (
+    chat TEXT NOT NULL,
+    document TEXT NOT NULL,
+    page INTEGER NOT NULL,
+    PRIMARY KEY (chat, document, page),
+    FOREIGN KEY (chat, document) REFERENCES chat_documents (chat, document) ON DELETE CASCADE
+)""")
+
+
+def _read_documents(connection: sqlite3.Connection) -> None:
+    """What a file is, which version of the reader read it, and where recognised words stand."""
+    for column in (
+        "kind TEXT NOT NULL DEFAULT 'pdf'",
+        "extractor INTEGER NOT NULL DEFAULT 1",
+        "attachments TEXT NOT NULL DEFAULT '[]'",  # JSON
+        "is_divided INTEGER NOT NULL DEFAULT 0",
+    ):
+        connection.execute(f"ALTER TABLE documents ADD COLUMN {column}")
+    connection.execute("ALTER TABLE document_pages ADD COLUMN facts TEXT NOT NULL DEFAULT '{}'")
+    connection.execute("""CREATE TABLE page_words (
+    document TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    words TEXT NOT NULL,            -- JSON: [text, left, top, right, bottom]...
+    PRIMARY KEY (document, number),
+    FOREIGN KEY (document, number) REFERENCES document_pages (document, number) ON DELETE CASCADE
+)""")
+
+
+MIGRATIONS = (
+    _first_tables,
+    _whole_ledger,
+    _document_pins,
+    _summaries,
+    _entries_that_grow,
+    _replies_that_go_on,
+    _document_choices,
+    _read_documents,
+)
 
 
 def is_current(connection: sqlite3.Connection) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvchat.documents import reader
+from kvchat.documents import limits, reader
 from kvchat.documents.child import Child
 from kvchat.documents.reader import Page, ReadDocument, notes, page_image, page_ranges, read
 from kvchat.errors import DocumentError
@@ -26,6 +26,15 @@ def refused(path, name="a.pdf", **more):
     for lang in ("en", "ko"):
         assert "{" not in caught.value.line(lang)
     return caught.value.code
+
+
+def children():
+    return [child.pid for child in reader.reading.children if child.pid is not None]
+
+
+def kill_children():
+    for pid in children():
+        os.kill(pid, signal.SIGTERM)
 
 
 def in_columns(left, right, top):
@@ -106,6 +115,11 @@ def test_files_that_are_no_pdf_say_so(tmp_path):
         return path
 
     assert refused(file(b"")) == "document_empty"
+    assert (
+        refused(file(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 99), "a.doc")
+        == "document_old_office"
+    )
+    assert refused(file(b"\x89PNG\r\n\x1a\n" + b"\0" * 99), "a.png") == "document_other_kind"
     assert refused(file(b"<html><body>no</body></html>")) == "document_not_pdf"
     assert refused(file(b"%PDF-1.7\n" + b"\x00" * 3000)) == "document_damaged"
     assert refused(write_pdf(tmp_path / "y.pdf", [])) == "document_no_pages"
@@ -114,17 +128,17 @@ def test_files_that_are_no_pdf_say_so(tmp_path):
 
 
 def test_limits_are_said(two_pages, monkeypatch):
-    monkeypatch.setattr(reader, "MOST_BYTES", 100)
+    monkeypatch.setattr(limits, "MOST_BYTES", 100)
     assert refused(two_pages) == "document_too_large"
-    monkeypatch.setattr(reader, "MOST_BYTES", 10**9)
-    monkeypatch.setattr(reader, "MOST_PAGES", 1)
+    monkeypatch.setattr(limits, "MOST_BYTES", 10**9)
+    monkeypatch.setattr(limits, "MOST_PAGES", 1)
     assert refused(two_pages) == "document_too_long"
 
 
 def test_progress_counts_every_page(tmp_path):
     path = write_pdf(tmp_path / "a.pdf", [[(72, 700, WORDS)]] * 5)
     seen = []
-    read(path, "a.pdf", progress=lambda done, of: seen.append((done, of)))
+    read(path, "a.pdf", on_page=lambda page, of: seen.append((page.number, of)))
     assert seen == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
 
 
@@ -133,29 +147,29 @@ def test_reading_can_be_stopped_and_the_next_file_is_read(tmp_path, two_pages):
     cancel = threading.Event()
     seen = []
 
-    def stop_early(done, of):
-        seen.append(done)
+    def stop_early(page, of):
+        seen.append(page.number)
         cancel.set()
 
-    assert refused(path, progress=stop_early, cancel=cancel) == "document_cancelled"
+    assert refused(path, on_page=stop_early, cancel=cancel) == "document_cancelled"
     assert len(seen) == 1
     assert len(read(two_pages, "a.pdf").pages) == 2
 
 
 def test_a_child_that_dies_is_started_again(two_pages):
     read(two_pages, "a.pdf")
-    reader._reading._running._popen.kill()
+    kill_children()
     assert len(read(two_pages, "a.pdf").pages) == 2
 
 
 def test_a_page_that_kills_the_child_costs_only_that_page(tmp_path):
     path = write_pdf(tmp_path / "a.pdf", [[(72, 700, f"{WORDS} {n}")] for n in range(300)])
 
-    def kill_once(done, of):
-        if done == 20:
-            reader._reading._running._popen.kill()
+    def kill_once(page, of):
+        if page.number == 20:
+            kill_children()
 
-    document = read(path, "a.pdf", progress=kill_once)
+    document = read(path, "a.pdf", on_page=kill_once)
     lost = [page.number for page in document.pages if page.verdict != "text"]
     assert [page.number for page in document.pages] == list(range(1, 301))
     assert len(lost) == 1
@@ -188,7 +202,8 @@ def test_many_threads_at_once_read_the_same(tmp_path):
 def test_a_silent_child_is_ended_and_the_file_called_damaged(two_pages, monkeypatch):
     read(two_pages, "a.pdf")
     monkeypatch.setattr("kvchat.documents.child.SILENCE_S", 0.2)
-    os.kill(reader._reading._running._popen.pid, signal.SIGSTOP)
+    for pid in children():
+        os.kill(pid, signal.SIGSTOP)
     assert refused(two_pages) == "document_damaged"
     monkeypatch.undo()
     assert len(read(two_pages, "a.pdf").pages) == 2
@@ -215,8 +230,9 @@ def test_pictures_are_bounded_and_a_missing_page_is_said(tmp_path, two_pages):
 
 def test_the_child_imports_nothing_heavy():
     code = (
-        "import sys, kvchat.documents.pdf_child; "
-        "print([m for m in ('torch', 'gradio', 'transformers', 'numpy') if m in sys.modules])"
+        "import sys, kvchat.documents.reading_child; "
+        "heavy = 'torch gradio transformers numpy docx lxml psutil'.split(); "
+        "print([m for m in heavy if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
@@ -225,9 +241,9 @@ def test_the_child_imports_nothing_heavy():
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_child_has_a_memory_limit_and_ends_with_its_parent(two_pages):
     child = Child()
-    request = {"do": "read", "path": str(two_pages), "password": None, "first": 0}
+    request = {"do": "read", "kind": "pdf", "path": str(two_pages), "password": None, "first": 0}
     assert len(list(child.ask(request))) == 3
-    pid = child._running._popen.pid
+    pid = child.pid
     limits = Path(f"/proc/{pid}/limits").read_text()
     assert "Max address space         1073741824" in limits
     child._running._popen.stdin.close()

@@ -4,24 +4,32 @@ import unicodedata
 
 import pytest
 
+from kvchat.store.records import DocumentFile
 from kvchat.store.store import Attachment, ChatDocument, DocumentPage, Store
 
-PAGES = [(1, "i", "text", "첫 쪽"), (2, None, "scan", ""), (3, "1", "text", "third\x00page")]
+PAGES = [
+    DocumentPage(1, "i", "text", "첫 쪽", {"num_hidden": 3}),
+    DocumentPage(2, None, "scan", ""),
+    DocumentPage(3, "1", "text", "third\x00page"),
+]
 
 
 def test_a_document_comes_back_with_its_pages(store: Store) -> None:
-    store.add_document("sha", "이름.pdf", PAGES, "/somewhere/sha.pdf")
+    file = DocumentFile(
+        "sha", "이름.html", "/somewhere/sha.file", "html", 7, ("안의 파일.xlsx",), True
+    )
+    store.add_document(file, PAGES)
     found = store.document("sha")
     assert found is not None
-    assert (found.sha, found.name, found.path) == ("sha", "이름.pdf", "/somewhere/sha.pdf")
-    assert found.pages == tuple(DocumentPage(*page) for page in PAGES)
+    assert found.file == file
+    assert found.pages == tuple(PAGES)
     assert store.documents() == [found]
     assert store.document("other") is None
 
 
 def test_a_second_reading_replaces_the_first(store: Store) -> None:
-    store.add_document("sha", "a.pdf", PAGES, "p")
-    store.add_document("sha", "b.pdf", PAGES[:1], "p")
+    store.add_document(DocumentFile("sha", "a.pdf", "p"), PAGES)
+    store.add_document(DocumentFile("sha", "b.pdf", "p"), PAGES[:1])
     found = store.document("sha")
     assert found is not None
     assert (found.name, len(found.pages)) == ("b.pdf", 1)
@@ -68,10 +76,10 @@ def test_attaching_again_changes_nothing(store: Store) -> None:
 def test_only_what_nothing_names_is_removed(store: Store) -> None:
     chat, other = store.new_chat("", "").id, store.new_chat("", "").id
     for sha in ("attached", "brought", "free"):
-        store.add_document(sha, f"{sha}.pdf", PAGES, f"/{sha}")
+        store.add_document(DocumentFile(sha, f"{sha}.pdf", f"/{sha}"), PAGES)
     store.attach_document(chat, "attached", "attached.pdf")
     store.append(other, "user", "q", [Attachment("brought", "b.pdf", "whole", (), "text")])
-    assert [(one.sha, one.path) for one in store.remove_unreferenced()] == [("free", "/free")]
+    assert [(one.sha, one.file.path) for one in store.remove_unreferenced()] == [("free", "/free")]
     store.delete(other)
     store.detach(chat, "attached")
     assert {one.sha for one in store.remove_unreferenced()} == {"attached", "brought"}
@@ -81,7 +89,23 @@ def test_only_what_nothing_names_is_removed(store: Store) -> None:
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 def test_names_are_kept_to_the_letter(store: Store, form: str) -> None:
     name = unicodedata.normalize(form, "회의 '록' <b>.pdf")  # type: ignore[arg-type]
-    store.add_document("sha", name, [], "p")
+    store.add_document(DocumentFile("sha", name, "p"), [])
     found = store.document("sha")
     assert found is not None
     assert found.name == name
+
+
+def test_a_recognised_page_takes_the_place_of_its_picture(store: Store) -> None:
+    store.add_document(DocumentFile("sha", "a.pdf", "p"), PAGES)
+    page = DocumentPage(2, None, "ocr", "읽은 글", {"confidence": 91})
+    words = [["읽은", 0.1, 0.2, 0.3, 0.25], ["글", 0.35, 0.2, 0.4, 0.25]]
+    store.replace_page("sha", page, words)
+    found = store.document("sha")
+    assert found is not None
+    assert found.pages[1] == page
+    assert store.page_words("sha", 2) == words
+    assert store.page_words("sha", 1) == []
+    store.add_document(DocumentFile("sha", "a.pdf", "p"), PAGES)  # read anew
+    assert store.page_words("sha", 2) == []
+    store.replace_page("gone", page, words)
+    assert store.document("gone") is None

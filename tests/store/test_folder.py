@@ -11,6 +11,7 @@ import pytest
 
 from kvchat.errors import StoreError
 from kvchat.store.folder import FORMAT
+from kvchat.store.records import DocumentFile, DocumentPage
 from kvchat.store.schema import MIGRATIONS
 from kvchat.store.store import Store
 
@@ -137,12 +138,13 @@ def test_a_full_disk_says_so_and_half_writes_nothing(store: Store) -> None:
         connection.execute(f"PRAGMA max_page_count = {pages + 3}")
     store.start_draft(chat, question.hash)
     long = "no room for this " * 10_000
+    file = DocumentFile("sha", "name", "path")
     for call in (
         lambda: store.append(chat, "assistant", long),
         lambda: store.write_draft(chat, long, range(10)),
         lambda: store.finish_draft(chat, long),
         lambda: store.new_chat("", long),
-        lambda: store.add_document("sha", "name", [(1, None, "text", long)], "path"),
+        lambda: store.add_document(file, [DocumentPage(1, None, "text", long)]),
         lambda: store.save_settings({"system_text": long}),
     ):
         with pytest.raises(StoreError) as caught:

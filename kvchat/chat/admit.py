@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kvchat.chat.arrange import SUMMARY
-from kvchat.chat.template import ChatMessage, Prompt, render
+from kvchat.chat.outline import NOTHING_KNOWN, Outline, Sizes
+from kvchat.chat.rendering import Rendering
+from kvchat.chat.template import ChatMessage, Prompt
 from kvchat.errors import OutOfMemory
 from kvchat.planner.costs import Costs
 from kvchat.planner.measures import Measure, Summarize, TruncateTurns
@@ -38,7 +39,8 @@ class Told:
     documents. `wanted`: turns that are left out only where they do not fit even without the others.
     `restore`: what is held in less than as sealed is read again. `date`: what a template that asks
     is told, so that the prompt of a chat stays the same on any day. `summary`: what stands in the
-    place of turns that are left out, if any are.
+    place of turns that are left out, if any are. `begun`: ids of the reply that goes on. `sizes`:
+    what its turns took in earlier prompts.
     """
 
     system: str
@@ -50,12 +52,14 @@ class Told:
     wanted: Collection[str] = ()
     restore: bool = False
     summary: str = ""
+    sizes: Sizes = NOTHING_KNOWN
+    begun: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A prompt that fits, how it was made to fit, and the names of the turns left out. `old`:
-    ranges of its tokens that may be stored in less or moved.
+    ranges of its tokens that may be stored in less or moved. `sizes`: what its turns take.
     """
 
     prompt: Prompt
@@ -64,6 +68,7 @@ class Admitted:
     left_out: tuple[str, ...]
     old: tuple[tuple[int, int], ...] = ()
     restore: bool = False
+    sizes: Sizes = NOTHING_KNOWN
 
 
 def admit(
@@ -90,23 +95,24 @@ def admit_with(
     """The same where `wanted` turns are kept beside the pinned ones, whatever is wanted else, and
     these are left out in any case.
     """
-    turns, ladder = _turns(told.messages), plannable(settings.ladder)
+    rendering, ladder = Rendering(told, loaded), plannable(settings.ladder)
     truncations: list[TruncateTurns] = []
     for _ in range(MOST_ROUNDS):
-        prompt = _rendered(told, turns, left_out, loaded)
-        need = _need(prompt, told, wanted, settings)
+        outline = rendering.outline(left_out)
+        need = _need(outline, told, wanted, settings)
         plan = plan_admission(need, snapshot, costs, ladder)
         if not plan.left_out:
             break
         left_out += plan.left_out
         truncations.extend(m for m in plan.measures if isinstance(m, TruncateTurns))
     if not plan.fits:
-        free = _need(prompt, replace(told, pinned=(), pinned_pages={}), (), settings)
+        free = _need(outline, replace(told, pinned=(), pinned_pages={}), (), settings)
         trial = plan_admission(free, snapshot, costs, ladder)
-        short = _too_long(prompt, plan, snapshot)
-        raise _pins_too_large(prompt, told, short) if trial.fits else short
+        short = _too_long(outline, plan, snapshot)
+        raise _pins_too_large(outline, told, short) if trial.fits else short
     measures = (*plan.measures, *_as_one(truncations))
-    return Admitted(prompt, plan, measures, left_out, need.old, told.restore)
+    prompt, sizes = rendering.prompt(left_out), rendering.sizes(left_out)
+    return Admitted(prompt, plan, measures, left_out, need.old, told.restore, sizes)
 
 
 def _as_one(truncations: Sequence[TruncateTurns]) -> tuple[TruncateTurns, ...]:
@@ -118,69 +124,33 @@ def _as_one(truncations: Sequence[TruncateTurns]) -> tuple[TruncateTurns, ...]:
     return (TruncateTurns(frees_bytes, turns, sum(one.tokens for one in truncations)),)
 
 
-def _turns(messages: Sequence[ChatMessage]) -> list[list[ChatMessage]]:
-    """The messages turn by turn: each user message with the replies after it."""
-    turns: list[list[ChatMessage]] = []
-    for message in messages:
-        if message.role == "user" or not turns:
-            turns.append([])
-        turns[-1].append(message)
-    return turns
-
-
-def _rendered(
-    told: Told,
-    turns: Sequence[Sequence[ChatMessage]],
-    left_out: Collection[str],
-    loaded: LoadedModel,
-) -> Prompt:
-    messages: list[ChatMessage] = []
-    numbers: list[int | None] = []
-    for number, turn in enumerate(turns, 1):
-        if turn[0].name not in left_out:
-            messages += turn
-            numbers.append(number)
-        elif told.summary and None not in numbers:
-            messages.append(ChatMessage("user", told.summary, SUMMARY))
-            numbers.append(None)
-    return render(
-        loaded.tokenizer,
-        loaded.chat_template,
-        told.system,
-        told.documents,
-        messages,
-        turn_numbers=numbers,
-        date=told.date,
-    )
-
-
 def plannable(ladder: Sequence[str]) -> tuple[str, ...]:
     """To the planner, turns that are summarized are turns that are left out."""
     cut = (TruncateTurns.code if rung == Summarize.code else rung for rung in ladder)
     return tuple(dict.fromkeys(cut))
 
 
-def _need(prompt: Prompt, told: Told, wanted: Collection[str], settings: Settings) -> Need:
-    earlier = [span for span in prompt.spans if span.kind == "turn"][:-1]
+def _need(outline: Outline, told: Told, wanted: Collection[str], settings: Settings) -> Need:
+    earlier = [span for span in outline.spans if span.kind == "turn"][:-1]
     turns = [span for span in earlier if span.name not in told.pinned]
     old_turns = tuple((one.start, one.stop) for one in turns)
     return Need(
-        len(prompt.token_ids),
+        outline.num_tokens,
         settings.max_new_tokens,
         settings.prefill_chunk,
         tuple(TurnTokens(span.name, span.num_tokens) for span in turns if span.name not in wanted),
-        (*_old_documents(prompt, told.pinned_pages), *old_turns),
+        (*_old_documents(outline, told.pinned_pages), *old_turns),
         old_turns,
     )
 
 
-def _old_documents(prompt: Prompt, pinned: PinnedPages) -> Iterator[tuple[int, int]]:
+def _old_documents(outline: Outline, pinned: PinnedPages) -> Iterator[tuple[int, int]]:
     """Ranges of the documents that stand after the system text, without what is pinned. Where the
     pages of a document are not known, one that is pinned keeps them all.
     """
-    for span in (one for one in prompt.spans if one.kind == "document"):
+    for span in (one for one in outline.spans if one.kind == "document"):
         numbers = pinned.get(span.name, frozenset())
-        pages = [one for one in prompt.pages if one.document == span.name]
+        pages = [one for one in outline.pages if one.document == span.name]
         if numbers is None or (numbers and not pages):
             continue
         start = span.start
@@ -191,11 +161,11 @@ def _old_documents(prompt: Prompt, pinned: PinnedPages) -> Iterator[tuple[int, i
         yield start, span.stop
 
 
-def _too_long(prompt: Prompt, plan: Plan, snapshot: Snapshot) -> OutOfMemory:
+def _too_long(outline: Outline, plan: Plan, snapshot: Snapshot) -> OutOfMemory:
     """The refusal, by what is short: the model's own length, or memory where that holds less."""
-    longest = len(prompt.token_ids) + plan.reply_tokens - plan.short_by_tokens
+    longest = outline.num_tokens + plan.reply_tokens - plan.short_by_tokens
     facts = {
-        "tokens": len(prompt.token_ids),
+        "tokens": outline.num_tokens,
         "capacity": max(0, plan.capacity_tokens),
         "needed": format_least(plan.expected.total - plan.expected.headroom),
         "allowed": format_size(max(0, snapshot.allowed_bytes)),
@@ -205,13 +175,13 @@ def _too_long(prompt: Prompt, plan: Plan, snapshot: Snapshot) -> OutOfMemory:
     return OutOfMemory("prompt_over_memory", **facts)
 
 
-def _pins_too_large(prompt: Prompt, told: Told, short: OutOfMemory) -> OutOfMemory:
+def _pins_too_large(outline: Outline, told: Told, short: OutOfMemory) -> OutOfMemory:
     """The refusal where the prompt would fit without the pins: it names the pinned turns, or else
     says that documents are.
     """
-    turns = [one for one in prompt.spans if one.kind == "turn" and one.name in told.pinned]
+    turns = [one for one in outline.spans if one.kind == "turn" and one.name in told.pinned]
     tokens = sum(one.num_tokens for one in turns)
-    for span in prompt.spans:
+    for span in outline.spans:
         if span.kind == "document" and span.name in told.pinned_pages:
             tokens += span.num_tokens
     facts = {name: short.facts[name] for name in ("tokens", "capacity")} | {"pinned": tokens}

@@ -19,6 +19,7 @@ from kvchat.chat.bring import attached, bring
 from kvchat.chat.citing import citer
 from kvchat.chat.frames import Frames
 from kvchat.chat.keep import KeepInChat, KeepNothing, write_ledger
+from kvchat.chat.rendering import KnownSizes
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.summarizer import Summarizer
 from kvchat.chat.told import told_of_branch, told_of_messages
@@ -58,6 +59,7 @@ class Answers:
         self._settings = settings
         self._live: dict[str, LiveAnswer] = {}
         self._one_shot: list[LiveAnswer] = []
+        self._sizes = KnownSizes()
         self._lock = threading.Lock()
 
     # --- what is under way ------------------------------------------------------------------------
@@ -213,7 +215,9 @@ class Answers:
         return Asking(
             settings,
             dress=lambda frame: self._frames.dressed(frame, live.chat),
-            admit=summarizer.admit if Summarize.code in settings.ladder else as_told,
+            admit=self._sizes.remembering(
+                live.chat, summarizer.admit if Summarize.code in settings.ladder else as_told
+            ),
         )
 
     def _run(self, live: LiveAnswer, make: Callable[[], None]) -> LiveAnswer:

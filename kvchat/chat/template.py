@@ -31,12 +31,22 @@ __all__ = ["ChatMessage", "Prompt", "render"]
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """Token ids and the spans that cover them all, in order: system, documents, turns. `pages`:
-    those of the documents, what stands before the first of one apart.
+    those of the documents, what stands before the first of one apart. `begun`: the ids that it
+    ends with, of a reply that goes on.
     """
 
     token_ids: tuple[int, ...]
     spans: tuple[Span, ...]
     pages: tuple[PageSpan, ...] = ()
+    begun: tuple[int, ...] = ()
+
+    def with_begun(self, ids: tuple[int, ...]) -> Prompt:
+        """The prompt with the beginning of a reply at its end, as part of the last turn."""
+        if not ids or not self.spans:
+            return self
+        last = replace(self.spans[-1], stop=self.spans[-1].stop + len(ids))
+        token_ids = (*self.token_ids, *ids)
+        return replace(self, token_ids=token_ids, spans=(*self.spans[:-1], last), begun=ids)
 
 
 def render(

@@ -121,6 +121,7 @@ def _parser(lang: Language) -> _Parser:
     made["serve"].flag("--no-browser", action="store_true")
     made["ask"].flag("question", metavar="QUESTION")
     made["ask"].flag("--pdf", metavar="FILE", type=Path, action="append", default=[])
+    made["ask"].flag("--pdf-password", metavar="TEXT", action="append", default=[])
     made["ask"].flag("--chat", metavar="NAME")
     for face in ("plan", "bench"):
         made[face].flag("--context", metavar="N", type=int)

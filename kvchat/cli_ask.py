@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvchat.cli_handed import handed, refuse_its_own
+from kvchat.cli_locked import on_terminal, passwords
 from kvchat.cli_running import Running, running_on
 from kvchat.documents.reader import check_file
 from kvchat.errors import DocumentError, RequestError
@@ -22,6 +23,7 @@ from kvchat.wording import Language, say
 if TYPE_CHECKING:
     from kvchat.chat.answer import LiveAnswer
     from kvchat.chat.conversations import Conversations
+    from kvchat.chat.rows import DocumentRow
 
 
 def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Language) -> int:
@@ -39,7 +41,7 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
         conversations.wait_ready()
         _tell_of_formats(conversations, lang)
         with _chat(conversations, args.chat) as chat:
-            _add_documents(conversations, chat, args.pdf or (), lang)
+            _add_documents(conversations, chat, args, lang)
             live = conversations.ask(chat, args.question)
             return _answered(live, as_json=args.json, lang=lang)
     finally:
@@ -94,14 +96,20 @@ def _chat(conversations: "Conversations", title: str | None) -> Iterator[str]:
 
 
 def _add_documents(
-    conversations: "Conversations", chat: str, paths: Sequence[Path], lang: Language
+    conversations: "Conversations", chat: str, args: argparse.Namespace, lang: Language
 ) -> None:
     """Adds the files and waits until they are read; what could not be read is said at once, and
     is not added.
     """
     before = {row.document for row in conversations.documents(chat)}
+    paths: list[Path] = args.pdf or []
     added = {conversations.add_document(chat, path, path.name) for path in paths}
     rows = conversations.wait_documents(chat)
+    locked = [row for row in rows if row.asks_password and row.document in added]
+    for row in locked:
+        _unlock(conversations, chat, row, args.pdf_password or (), lang)
+    if locked:
+        rows = conversations.documents(chat)
     problems = {row.document: row.problem for row in rows if row.problem is not None}
     for document in problems.keys() - before:
         conversations.remove_document(chat, document)
@@ -110,6 +118,20 @@ def _add_documents(
     for row in rows:
         for note in row.notes:
             print(say(note["code"], lang, **note["facts"]), file=sys.stderr)
+
+
+def _unlock(
+    conversations: "Conversations",
+    chat: str,
+    row: "DocumentRow",
+    given: Sequence[str],
+    lang: Language,
+) -> None:
+    for password in passwords(given, row.name, lang, on_terminal()):
+        conversations.library.unlock(chat, row.document, password)
+        rows = {one.document: one for one in conversations.wait_documents(chat)}
+        if not rows[row.document].asks_password:
+            return
 
 
 def _answered(live: "LiveAnswer", *, as_json: bool, lang: Language) -> int:

@@ -19,6 +19,7 @@ from kvchat.chat.frames import Frames
 from kvchat.chat.gauges import Gauges
 from kvchat.chat.held_settings import HeldSettings
 from kvchat.chat.known import KnownChats
+from kvchat.chat.library import Library
 from kvchat.chat.loading import Loading
 from kvchat.chat.pinning import Pinning
 from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
@@ -66,6 +67,9 @@ class Conversations:
             self._store, self._shelf, lambda: self._engine, lambda: self.settings
         )
         self._taking_back = TakingBack(self._store, self._shelf)
+        self.library = Library(
+            self._store, self._shelf, self._answers.refuse_if_busy, self._forget_kv_of_text
+        )
 
     @property
     def settings(self) -> Settings:
@@ -177,6 +181,9 @@ class Conversations:
             engine.disk.forget(chat, goes_on=goes_on)
         else:
             self._kv_folder.forget(chat, goes_on=goes_on)
+
+    def _forget_kv_of_text(self, chat: str) -> None:
+        self._forget_kv(chat, goes_on=True)
 
     def history(self, chat: str) -> list[Exchange]:
         """The turns of the branch that is shown, oldest first; the question in flight is among

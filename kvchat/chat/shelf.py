@@ -96,6 +96,10 @@ class Shelf:
         self._split.cache_clear()
         self._index.cache_clear()
 
+    def forget_text(self, sha: str) -> None:
+        """What was counted, split and indexed of it: its name or text is another now."""
+        self._changed(sha)
+
     # --- adding and reading -----------------------------------------------------------------------
 
     def add(self, chat: str, path: Path, name: str, password: str | None = None) -> str:

@@ -119,7 +119,7 @@ class Branches(Base):
             old = tree.descendants(connection, chat, user_hash)
             renamed, gone = _rechained(connection, chat, old)
             connection.execute("DELETE FROM summaries WHERE chat = ?", (chat,))
-            _follow(connection, chat, renamed, gone)
+            follow(connection, chat, renamed, gone)
             tree.unreach(connection, chat)
             tree.settle(connection, chat)
             tree.drop_unreached(connection, renamed)
@@ -167,7 +167,7 @@ _FOLLOWERS = (
 _OUTLIVES = ("branches", "ledger")
 
 
-def _follow(
+def follow(
     connection: sqlite3.Connection, chat: str, renamed: Mapping[str, str | None], gone: set[str]
 ) -> None:
     """Moves what hangs under the messages to their new names, each row once, by its row id.

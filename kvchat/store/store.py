@@ -12,10 +12,13 @@ from typing import Self
 from kvchat.errors import StoreError
 from kvchat.store.branches import Branches
 from kvchat.store.chats import Chats
+from kvchat.store.choices import Choices
 from kvchat.store.database import FILE_NAME, Database
 from kvchat.store.documents import Documents
 from kvchat.store.folder import HeldFolder
 from kvchat.store.ledger import Ledger
+from kvchat.store.library import Library
+from kvchat.store.listed import Listed
 from kvchat.store.pins import Pins
 from kvchat.store.records import (
     Attachment,
@@ -29,8 +32,10 @@ from kvchat.store.records import (
 )
 from kvchat.store.replies import Replies
 from kvchat.store.saved import SavedSettings
+from kvchat.store.search import Search
 from kvchat.store.summaries import Summaries
 from kvchat.store.verify import Verified
+from kvchat.store.whole import Whole
 
 __all__ = [
     "Attachment",
@@ -45,7 +50,22 @@ __all__ = [
 ]
 
 
-class Store(Chats, Branches, Replies, Documents, Ledger, Pins, Summaries, SavedSettings, Verified):
+class Store(
+    Chats,
+    Branches,
+    Replies,
+    Documents,
+    Library,
+    Choices,
+    Ledger,
+    Pins,
+    Summaries,
+    SavedSettings,
+    Listed,
+    Search,
+    Whole,
+    Verified,
+):
     """Holds the data folder from its making until `close`. Thread-safe.
 
     Raises StoreError: `locked`, `folder_too_new`, `folder_unusable`, `store_damaged`, and from any

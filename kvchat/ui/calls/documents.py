@@ -1,4 +1,4 @@
-"""Documents of a chat. A file is only believed to be one if it lies in the upload folder (case C31)."""
+"""Documents of a chat. A path is only believed if it lies in the upload folder (case C31)."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -42,6 +42,40 @@ class DocumentCalls:
 
     def remove_document(self, sent: Any) -> dict[str, Any]:
         self._conversations.remove_document(chat(sent), text_of(sent, "document"))
+        return {}
+
+    def unlock_document(self, sent: Any) -> dict[str, Any]:
+        """Tries a password; the document's row tells what came of it."""
+        password = text_of(sent, "password")
+        if not password:
+            raise RequestError("ui_no_password")
+        document = text_of(sent, "document")
+        self._conversations.library.unlock(chat(sent), document, password)
+        return {}
+
+    def document_pages(self, sent: Any) -> dict[str, Any]:
+        """Number, label, verdict and tokens of each page that was read."""
+        pages = self._conversations.library.pages(chat(sent), text_of(sent, "document"))
+        return {"pages": pages}
+
+    def library(self, _sent: Any) -> dict[str, Any]:
+        """All documents of the data folder, the newest first."""
+        return {"documents": [asdict(one) for one in self._conversations.library.documents()]}
+
+    def attach_document(self, sent: Any) -> dict[str, Any]:
+        """Puts a document of the library into a chat."""
+        found = text_of(sent, "chat") or self._conversations.new_chat()
+        self._conversations.library.attach(found, text_of(sent, "document"))
+        return {"chat": found}
+
+    def rename_document(self, sent: Any) -> dict[str, Any]:
+        """The name as it is kept, in every chat that has the document."""
+        name = text_of(sent, "name")
+        return {"name": self._conversations.library.rename(text_of(sent, "document"), name)}
+
+    def forget_document(self, sent: Any) -> dict[str, Any]:
+        """The file, and all that any chat knows of it."""
+        self._conversations.library.forget(text_of(sent, "document"))
         return {}
 
     def _row(self, row: DocumentRow) -> dict[str, Any]:

@@ -162,10 +162,17 @@ def read_file(path: Path) -> Mapping[str, object]:
     read.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _toml_table(path.read_text(encoding="utf-8"), path)
     except FileNotFoundError:
         raise SettingsError("settings_missing", path=path) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError("settings_unreadable", path=path, why=_one_line(error)) from None
+
+
+def _toml_table(text: str, path: Path) -> Mapping[str, object]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError("settings_unreadable", path=path, why=_one_line(error)) from None
 
 
@@ -194,11 +201,23 @@ def _changed_by(file: Path, changes: Mapping[str, object], settings: Settings) -
         raise error.in_file(file) from None
 
 
-def file_parts(file: Path) -> tuple[Mapping[str, object], dict[str, Mapping[str, object]]]:
+Parts = tuple[Mapping[str, object], dict[str, Mapping[str, object]]]
+
+
+def file_parts(file: Path) -> Parts:
     """What a settings file says for all models, and for single ones by what `model` says. Raises
     SettingsError for a value that is wrong in any of them.
     """
-    general = dict(read_file(file))
+    return _parts(read_file(file), file)
+
+
+def parse_file(text: str, name: str) -> Parts:
+    """The same of a text that was a file of that name."""
+    return _parts(_toml_table(text, Path(name)), Path(name))
+
+
+def _parts(table: Mapping[str, object], file: Path) -> Parts:
+    general = dict(table)
     found = general.pop("models", {})
     models: dict[str, Mapping[str, object]] = found if isinstance(found, dict) else {"": {}}
     if not all(

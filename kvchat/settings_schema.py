@@ -23,7 +23,8 @@ class Entry:
     """What one setting is, apart from its value. Sizes are bytes; `choices` serve `choice` and
     `list`, and `unlisted` are taken too but not offered on the screen.
 
-    `optional` settings may be None, which is written `auto`.
+    `optional` settings may be None, which is written `auto`. `within`: the memory whose size a
+    slider for a size ends at.
     """
 
     kind: Kind
@@ -37,6 +38,7 @@ class Entry:
     unlisted: tuple[str, ...] = ()
     applies: Applies = "next answer"
     optional: bool = False
+    within: Literal["", "device", "host"] = ""
 
 
 def _entry(default: object, **about: Any) -> Any:
@@ -70,6 +72,7 @@ class Settings:
         least=MIB,
         most=1024 * GIB,
         applies="now",
+        within="device",
         label=("Memory budget", "메모리 예산"),
         help=(
             "The most that kvchat may use on the device: weights, KV cache and activations.",
@@ -85,6 +88,7 @@ class Settings:
         least=0,
         most=256 * GIB,
         applies="now",
+        within="device",
         label=("Headroom", "여유선"),
         help=(
             "Memory always left free on the device for other programs.",
@@ -179,6 +183,7 @@ class Settings:
         least=0,
         most=1024 * GIB,
         applies="now",
+        within="host",
         label=("KV in system memory", "시스템 메모리의 KV"),
         help=(
             "System memory for what no longer fits on the device: it is read there, more slowly, "
@@ -429,6 +434,16 @@ class Settings:
         help=(
             "What the model is told first in each new chat.",
             "새 채팅마다 모델에게 먼저 알려 주는 글입니다.",
+        ),
+    )
+    keep_reasoning: bool = _entry(
+        False,
+        kind="bool",
+        group="chat",
+        label=("Keep reasoning in the history", "추론을 대화에 남기기"),
+        help=(
+            "The model reads again what it thought before earlier replies. It takes much room.",
+            "모델이 이전 답 앞에 쓴 추론도 다시 읽습니다. 자리를 많이 차지합니다.",
         ),
     )
     list_api_chats: bool = _entry(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from kvchat.settings_sources import Sources
 if TYPE_CHECKING:
     from kvchat.chat.answer import LiveAnswer
     from kvchat.engine.engine import Engine
+    from kvchat.models.offered import Offered, Way
 
 LONGEST_END_S = 60.0  # of a step of an answer that is stopped
 # What is said of one model when it is loaded, and not of others.
@@ -40,7 +42,7 @@ class Loading:
         use: Callable[[Engine], None],
         stop_answers: Callable[[], list[LiveAnswer]],
     ) -> None:
-        self._held, self._data_dir = held, data_dir
+        self._held, self.data_dir = held, data_dir
         self._use, self._stop_answers = use, stop_answers
         self._changing = threading.Lock()
         self.engine: Engine | None = None
@@ -66,7 +68,7 @@ class Loading:
             with held.lock:
                 held.sources, held.now = sources, sources.settings()
             wanted = settings or held.now
-            engine = open_engine(wanted, self._data_dir, progress, cancel)
+            engine = open_engine(wanted, self.data_dir, progress, cancel)
             with held.lock:  # they may have changed while it was loaded
                 held.running = wanted
                 engine.limits = limits_for(held.now, engine.loaded.device, held.verdicts())
@@ -157,14 +159,14 @@ class Loading:
 
         path = Path(settings.model).expanduser()
         if settings.model == builtin().name:
-            path = self._data_dir / "models" / builtin().name
+            path = self.data_dir / "models" / builtin().name
             if not path.is_dir():
                 return  # it is made when it is loaded
         elif settings.model in catalog() and not path.exists():
             entry = catalog()[settings.model]
             raise ModelError("model_not_here", name=entry.name, repository=entry.repository)
         folder = examine(path)
-        refuse_failed(settings, self._data_dir)
+        refuse_failed(settings, self.data_dir)
         device = pick_device()
         allowed = self.allowed_bytes(settings)
         dtype = chosen_dtype(settings.dtype, folder, device)
@@ -182,9 +184,62 @@ class Loading:
         free = probe_for(pick_device()).read().free - limits.headroom
         return free if limits.budget is None else min(free, limits.budget)
 
-    def refused(self) -> KVChatError | None:
-        """Why the model that was wanted last is not the one that runs."""
-        return self.worker.refused
+    @cached_property
+    def _capacities(self) -> dict[str, int]:
+        from kvchat.device.host import HostProbe
+        from kvchat.device.memory import pick_device, probe_for
+
+        device = probe_for(pick_device()).read().total
+        return {"device": device, "host": HostProbe().read().total}
+
+    def capacities(self) -> dict[str, int]:
+        """Bytes of memory that there are in all: of the device, and of the computer."""
+        return self._capacities
+
+    # --- what there is to choose from -------------------------------------------------------------
+
+    @property
+    def models_folder(self) -> Path:
+        """Models that are put here stand in the list by themselves."""
+        return self.data_dir / "models"
+
+    @property
+    def dtype(self) -> str | None:
+        """What the model that runs computes in, by name."""
+        from kvchat.models.planned import TORCH_DTYPES
+
+        engine = self.engine
+        if engine is None:
+            return None
+        return next((n for n, one in TORCH_DTYPES.items() if one == engine.loaded.dtype), None)
+
+    def offered(self) -> list[Offered]:
+        from kvchat.models.offered import offered
+
+        now = self._held.now
+        return offered(self.data_dir, now.model_folders, now.model)
+
+    def ways(self, ref: str) -> tuple[int, list[Way]]:
+        """What may be used here, and how a model would fit into it, the most exact precision first.
+        Raises ModelError.
+        """
+        from kvchat.device.memory import pick_device
+        from kvchat.models.offered import ways
+
+        now = self._held.now
+        allowed = self.allowed_bytes(now)
+        return allowed, ways(ref, now, self.data_dir, allowed, pick_device())
+
+    def why_not(self, ref: str) -> KVChatError | None:
+        from kvchat.models.offered import why_not
+
+        return why_not(ref)
+
+    def check_folder(self, text: str) -> Path:
+        """Raises ModelError."""
+        from kvchat.models.offered import check_folder
+
+        return check_folder(text)
 
     def close(self) -> None:
         self.worker.close()

@@ -181,8 +181,10 @@ class Engine:
 
     def formats(self) -> dict[str, Any]:
         """Which the planner may step down to, and whether more are being measured."""
-        stage = "done" if self.proving is None else self.proving.stage
-        return {"offered": [str(pair) for pair in self.limits.lower], "stage": stage}
+        offered = [str(pair) for pair in self.limits.lower]
+        if self.proving is None:
+            return {"offered": offered, "stage": "done", "pairs": [], "done": 0, "of": 0}
+        return {"offered": offered, "stage": self.proving.stage} | self.proving.progress
 
     # --- one reply --------------------------------------------------------------------------------
 

@@ -9,13 +9,16 @@ it; else it waits. Knows no file: what is known it is told, and what it finds ou
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
-from typing import Literal
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
 
 from kvchat.device.oom import release
 from kvchat.engine.engine import Engine
 from kvchat.engine.fidelity import (
     AS_COMPUTED,
+    CHUNK_TOKENS,
     LEAST_SCORED,
     Lengths,
     PairReader,
@@ -39,7 +42,8 @@ Stage = Literal["done", "waiting", "measuring", "given_up"]
 
 class Proving:
     """`known` tells what the model was measured with, by pair; `keep` is given what was found.
-    `stage` may be asked by any thread; all else belongs to the one that runs the engine.
+    `stage` and `progress` may be read by any thread; all else belongs to the one that runs the
+    engine.
     """
 
     def __init__(
@@ -49,11 +53,48 @@ class Proving:
         keep: Callable[[list[Verdict]], None],
     ) -> None:
         self._engine, self._known, self._keep = engine, known, keep
-        self._left = unjudged_steps(known()) if engine.pool.geometries else ()
-        engine.prepare(self._left)
+        self._steps: tuple[FormatPair, ...] = ()
+        if engine.pool.geometries:
+            self._steps = unjudged_steps(known())
+        engine.prepare(self._steps)
+        self._wishes: SimpleQueue[FormatPair | None] = SimpleQueue()
+        self._asked: tuple[FormatPair, ...] = ()
         self._reading: _Reading | None = None
         self._one_by_one = False
         self._num_failures = 0
+
+    def ask(self, pair: FormatPair) -> None:
+        """A pair that somebody wants to know of, also where it can be concluded from others or is
+        none that a planner steps down to. Any thread may ask.
+        """
+        self._wishes.put(pair)
+
+    def cancel(self) -> None:
+        """Measures nothing more, until somebody asks or the next start. Any thread may ask."""
+        self._wishes.put(None)
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """What is being measured or waits for it, and how far it is: steps of all steps."""
+        reading, pairs = self._reading, [str(pair) for pair in self._left]
+        done, of = (0, 0) if reading is None else (reading.num_done, reading.num_steps)
+        return {"pairs": pairs, "done": done, "of": of}
+
+    @property
+    def _left(self) -> tuple[FormatPair, ...]:
+        return tuple(dict.fromkeys((*self._asked, *self._steps)))
+
+    def _take_wishes(self) -> None:
+        with suppress(Empty):
+            while True:
+                pair = self._wishes.get_nowait()
+                if pair is None:
+                    self._asked = self._steps = ()
+                    self.rest()
+                elif self._engine.pool.geometries:
+                    self._engine.prepare((pair,))
+                    self._asked = (*self._asked, pair)
+                    self._num_failures = 0
 
     @property
     def stage(self) -> Stage:
@@ -68,6 +109,7 @@ class Proving:
         """Reads on for a moment, until somebody wants the thread. Whether there is more to be read
         at once. Raises what a step raises, and what `keep` does: then call `failed`.
         """
+        self._take_wishes()
         if self.stage in ("done", "given_up") or is_wanted():
             return False
         now = self._engine.room.snapshot()
@@ -116,7 +158,11 @@ class Proving:
         self._one_by_one = False
         release(self._engine.loaded.device)
         self._keep(found)
-        before, self._left = self._left, unjudged_steps(self._known())
+        before = self._left
+        read_now = {one.pair for one in found}
+        self._asked = tuple(one for one in self._asked if str(one) not in read_now)
+        unknown = unjudged_steps(self._known())
+        self._steps = tuple(one for one in self._steps if one in unknown)
         if len(self._left) == len(before):  # they were not kept
             self._num_failures += 1
 
@@ -143,12 +189,16 @@ class _Reading:
             self.close()
             raise
         self._scores = {name: Score(reader.bits) for name, reader in self._readers.items()}
+        self.num_done = 0
+        self.num_steps = len(self._readers) * (lengths.num_tokens // CHUNK_TOKENS)
         device = engine.loaded.device
         self._steps = reading(self._readers, self._scores, ids, lengths, device)
 
     def step(self) -> bool:
         """One chunk of one reader; False once all was read."""
-        return next(self._steps, True) is None
+        goes_on = next(self._steps, True) is None
+        self.num_done += goes_on
+        return goes_on
 
     def verdicts(self, text: str) -> list[Verdict]:
         computed = self._scores[AS_COMPUTED]

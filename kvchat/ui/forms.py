@@ -39,9 +39,10 @@ def form(
         )
         if name in FORMAT_SETTINGS:
             for choice in groups[entry.group][-1]["choices"]:
-                choice |= _judged(choice, known, settings.allow_unproven, lang)
-                if choice["note"] is None:
-                    choice |= _unmeasured(choice, stage, lang)
+                found = judged(choice["value"], known, settings.allow_unproven, stage, lang)
+                if found.pop("known") is False:
+                    choice["label"] = say("ui.choice.unmeasured", lang, label=choice["label"])
+                choice |= found
 
     return {
         "groups": [
@@ -49,7 +50,13 @@ def form(
             for group, fields in groups.items()
         ],
         "presets": [
-            {"value": name, "label": _word(f"ui.preset.{name}", name, lang)} for name in presets()
+            {
+                "value": name,
+                "label": _word(f"ui.preset.{name}", name, lang),
+                "about": _word(f"ui.preset.{name}.about", "", lang),
+                "values": preset_values(name),
+            }
+            for name in presets()
         ],
     }
 
@@ -96,39 +103,32 @@ def _field(name: str, entry: Entry, value: object, lang: Language) -> dict[str, 
             for one in entry.choices
         ],
         "reload": entry.applies == "reload",
+        "applies": entry.applies,
+        "within": entry.within,
         "optional": entry.optional,
         "value": written(entry, value),
     }
 
 
-def _judged(
-    choice: Mapping[str, Any], verdicts: Mapping[str, Verdict], allow: bool, lang: Language
+def judged(
+    name: str, verdicts: Mapping[str, Verdict], allow: bool, stage: str, lang: Language
 ) -> dict[str, Any]:
-    """What the model was measured with in these formats (None: nothing is known of them), and
-    whether they may not be chosen.
+    """What the model was measured with in these formats, whether that is known, and whether they
+    may not be chosen. Of what is not known it is said what there is to do about it.
     """
-    pair = FormatPair.parse(choice["value"])
+    pair = FormatPair.parse(name)
     found = judgement_of(pair, verdicts)
     if pair.hot_tokens == 0:
-        return {"note": say("ui.verdict.exact", lang), "closed": False}
+        return {"note": say("ui.verdict.exact", lang), "closed": False, "known": True}
     if found is None:
-        return {"note": None, "closed": False}
+        by_itself = any(pair.at_least(step) for step in STEPS)
+        code = stage if by_itself and stage in ("waiting", "measuring") else "unknown"
+        return {"note": say(f"ui.verdict.{code}", lang), "closed": False, "known": False}
     code = "passed" if found.pair == str(pair) else "passed_by"
     code = f"ui.verdict.{code if found.passed else 'failed'}"
     kl, same = f"{found.kl:.4f}", f"{found.same_percent:.1f}"
     note = say(code, lang, pair=found.pair, kl=kl, same=same)
-    return {"note": note, "closed": not found.passed and not allow}
-
-
-def _unmeasured(choice: Mapping[str, Any], stage: str, lang: Language) -> dict[str, Any]:
-    """Says so in the choice itself, and what there is to do about it, if anything."""
-    pair = FormatPair.parse(choice["value"])
-    by_itself = any(pair.at_least(step) for step in STEPS)
-    code = stage if by_itself and stage in ("waiting", "measuring") else "unknown"
-    return {
-        "label": say("ui.choice.unmeasured", lang, label=choice["label"]),
-        "note": say(f"ui.verdict.{code}", lang),
-    }
+    return {"note": note, "closed": not found.passed and not allow, "known": True}
 
 
 def _on_screen(text: str, lang: Language) -> str:

@@ -11,8 +11,10 @@ from kvchat.errors import KVChatError
 from kvchat.ui.calls.chats import ChatCalls
 from kvchat.ui.calls.documents import DocumentCalls
 from kvchat.ui.calls.gauges import GaugeCalls
+from kvchat.ui.calls.models import ModelCalls
 from kvchat.ui.calls.settings import SettingsCalls
 from kvchat.ui.calls.steering import SteeringCalls
+from kvchat.ui.calls.whatif import WhatIfCalls
 from kvchat.ui.following import Following
 from kvchat.ui.words import problem
 from kvchat.wording import Language
@@ -31,6 +33,8 @@ def calls(conversations: "Conversations", following: Following, lang: Language) 
         SteeringCalls(conversations),
         GaugeCalls(conversations),
         SettingsCalls(conversations, lang),
+        ModelCalls(conversations, lang),
+        WhatIfCalls(conversations, lang),
     )
     return [
         _published(name, getattr(group, name), lang)

@@ -1,0 +1,172 @@
+"""Models to choose from: those on this computer and those of the catalog, and how each would fit.
+
+Arithmetic on configs and on the headers of weights files; nothing is loaded. Knows what is allowed,
+not why.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvchat.errors import KVChatError, ModelError
+from kvchat.memory.footprint import Holding, largest_context
+from kvchat.models.catalog import CatalogEntry, builtin, catalog
+from kvchat.models.fitting import least_bytes
+from kvchat.models.folder import examine
+from kvchat.models.planned import DTYPE_BYTES, Planned, find
+from kvchat.planner.plan import LEAST_CHUNK
+from kvchat.settings import Settings, changed
+
+MOST_IN_A_FOLDER = 200
+# How texts may be held: as computed, and in the least that the default settings go down to.
+HELD = {"fp": ("fp", "fp"), "int6/int4": ("int6", "int4")}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A precision that a model can be loaded in, and how it fits. `tokens`: the longest text for
+    each way of `HELD`; `dtype`: by name, what `auto` comes to here.
+    """
+
+    dtype: str
+    weights: str
+    weight_bytes: int
+    needed_bytes: int
+    short_by_bytes: int
+    tokens: dict[str, int]
+
+    @property
+    def fits(self) -> bool:
+        return self.short_by_bytes == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """`ref`: what the setting `model` is to say; None where it is not on this computer.
+    `languages`: None where nothing is known of them.
+    """
+
+    name: str
+    ref: str | None
+    repository: str
+    parameters: int | None
+    languages: tuple[str, ...] | None
+    licence: str
+
+    @property
+    def serves_korean(self) -> bool | None:
+        return None if self.languages is None else "ko" in self.languages
+
+
+def offered(data_dir: Path, folders: Iterable[str], running: str) -> list[Offered]:
+    """On this computer first, then the rest of the catalog, each the smallest first."""
+    names = {one.name.lower(): one for one in catalog().values()}
+    names |= {one.repository.rpartition("/")[2].lower(): one for one in catalog().values()}
+    here = {builtin().name: _known(catalog()[builtin().name], builtin().name)}
+    for path in _folders(data_dir, [*folders, running]):
+        entry = names.get(path.name.lower())
+        known = _known(entry, str(path)) if entry else None
+        here[str(path)] = known or Offered(path.name, str(path), "", None, None, "")
+    found = {one.name for one in here.values()}
+    rest = (_known(one, None) for one in catalog().values() if one.name not in found)
+    return [*here.values(), *rest]
+
+
+def _known(entry: CatalogEntry, ref: str | None) -> Offered:
+    about = (entry.repository, entry.parameters, entry.languages, entry.licence)
+    return Offered(entry.name, ref, *about)
+
+
+def _folders(data_dir: Path, named: Iterable[str]) -> Iterator[Path]:
+    """Folders with a model in them, once each: of the data folder, and of those that are named."""
+    seen = {(data_dir / "models" / builtin().name).resolve()}
+    for folder in (data_dir / "models", *(Path(one).expanduser() for one in named)):
+        inside = [folder] if _is_model(folder) else _subfolders(folder)
+        for path in inside[:MOST_IN_A_FOLDER]:
+            if path.resolve() not in seen:
+                seen.add(path.resolve())
+                yield path
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    try:
+        return sorted(one for one in folder.iterdir() if one.is_dir() and _is_model(one))
+    except OSError:
+        return []
+
+
+def check_folder(text: str) -> Path:
+    """A folder that holds a model, or models. Raises ModelError."""
+    path = Path(text).expanduser()
+    if _is_model(path):
+        return examine(path).path.absolute()
+    if not path.is_dir() or not _subfolders(path):
+        examine(path)  # says best what is not there
+        raise ModelError("model_no_config", path=path)
+    return path.absolute()
+
+
+def ways(
+    ref: str, settings: Settings, data_dir: Path, allowed: int, device: torch.device
+) -> list[Way]:
+    """The most exact first. Raises ModelError for a model that cannot be loaded."""
+    first = _planned(ref, "auto", "as-is", data_dir, _stamp(ref))
+    half = "bf16" if first.dtype == "fp32" else first.dtype
+    found = []
+    for dtype, weights in dict.fromkeys(
+        ((first.dtype, "as-is"), (half, "as-is"), (first.dtype, "int8"), (half, "int8"))
+    ):
+        planned = _planned(ref, dtype, weights, data_dir, _stamp(ref))
+        found.append(_way(planned, weights, settings, allowed, device))
+    return found
+
+
+def _way(
+    planned: Planned, weights: str, settings: Settings, allowed: int, device: torch.device
+) -> Way:
+    spec, dtype_bytes = planned.spec, DTYPE_BYTES[planned.dtype]
+    needed = least_bytes(spec, dtype_bytes, device)
+    tokens = {
+        name: largest_context(
+            spec,
+            allowed,
+            Holding(LEAST_CHUNK, *pair, dtype_bytes, device.type, settings.sink_tokens),
+        )
+        for name, pair in HELD.items()
+    }
+    short = max(0, needed - allowed)
+    return Way(planned.dtype, weights, spec.weight_bytes, needed, short, tokens)
+
+
+@lru_cache(maxsize=256)
+def _planned(ref: str, dtype: str, weights: str, data_dir: Path, stamp: float) -> Planned:
+    """`stamp`: of the files that it was counted from, so that others are counted anew."""
+    del stamp
+    about: dict[str, Any] = {"model": ref, "dtype": dtype, "weights": weights}
+    return find(changed(Settings(), about), data_dir)
+
+
+def _stamp(ref: str) -> float:
+    try:
+        return (Path(ref).expanduser() / "config.json").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def why_not(ref: str) -> KVChatError | None:
+    """Why a folder cannot be loaded, as far as its names and config tell; None where it can."""
+    if ref in catalog():
+        return None
+    try:
+        examine(Path(ref).expanduser())
+    except KVChatError as error:
+        return error
+    return None

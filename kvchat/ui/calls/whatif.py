@@ -1,0 +1,108 @@
+"""The calculator: any model, text, formats and card. Computes with what `plan` computes with."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from kvchat.errors import ModelError
+from kvchat.memory.formats import FormatPair
+from kvchat.settings import changed
+from kvchat.settings_schema import FORMAT_PAIRS
+from kvchat.ui.asked import count_of, text_of
+from kvchat.wording import Language
+
+if TYPE_CHECKING:
+    from kvchat.chat.conversations import Conversations
+    from kvchat.models.outlook import Outlook, Room
+    from kvchat.models.planned import Planned
+
+MOST_TOKENS = 2**31
+_POINTS = 17  # of a curve
+_LARGEST_CONFIG = 2**20
+
+
+class WhatIfCalls:
+    def __init__(self, conversations: "Conversations", lang: Language) -> None:
+        self._conversations = conversations
+
+    def whatif(self, sent: Any) -> dict[str, Any]:
+        """`card`: bytes of a card, 0 for this machine. `all`: every pair of formats, not only those
+        of the settings. Raises ModelError and SettingsError.
+        """
+        from kvchat.models.outlook import look, room_here, room_on_card
+
+        card = count_of(sent, "card")
+        settings = self._conversations.settings
+        room = room_on_card(card) if card else room_here(settings)
+        planned = self._planned(sent, room)
+        num_tokens = min(count_of(sent, "context") or planned.spec.max_positions, MOST_TOKENS)
+        settings = changed(settings, {"layer_formats": ""})
+        pair = FormatPair.parse(text_of(sent, "pair") or "fp")
+        shown = look(planned, num_tokens, room, settings, (pair.key.name, pair.value.name))
+        wanted = _pairs(sent.get("all") is True)
+        rows = [look(planned, num_tokens, room, settings, one).rows[0] for one in wanted]
+        return {
+            "model": planned.spec.name,
+            "dtype": planned.dtype,
+            "weights_from": planned.weights_from,
+            "max_positions": planned.spec.max_positions,
+            "context": num_tokens,
+            "pair": str(pair),
+            "footprint": asdict(shown.expected) | {"total": shown.expected.total},
+            "largest_context": shown.rows[0].largest_context,
+            "short_by_bytes": shown.short_by_bytes,
+            "room": asdict(room),
+            "rows": [
+                asdict(row) | {"short_by_bytes": max(0, row.total_bytes - room.usable_bytes)}
+                for row in rows
+            ],
+            "chart": _chart(shown),
+        }
+
+    def _planned(self, sent: Any, room: "Room") -> "Planned":
+        from kvchat.models.planned import find, from_config
+
+        names = ("model", "dtype", "weights")
+        asked = {name: text_of(sent, name) for name in names if text_of(sent, name)}
+        settings = changed(self._conversations.settings, asked)
+        kind = room.device.partition(":")[0]
+        pasted = text_of(sent, "config")
+        if pasted.strip():
+            return from_config(
+                _config(pasted), text_of(sent, "name") or "config.json", settings, kind
+            )
+        return find(settings, self._conversations.loading.data_dir, kind)
+
+
+def _config(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text[:_LARGEST_CONFIG])
+    except (ValueError, RecursionError) as error:
+        why = " ".join(str(error).split())
+        raise ModelError("config_unreadable", path="config.json", why=why) from None
+    if not isinstance(found, dict):
+        raise ModelError("config_unreadable", path="config.json", why="no JSON object")
+    return found
+
+
+def _pairs(every: bool) -> list[tuple[str, str]]:
+    from kvchat.memory.pairs import pairs
+
+    if every:
+        return pairs()
+    found = (FormatPair.parse(one) for one in FORMAT_PAIRS)
+    return [(one.key.name, one.value.name) for one in found]
+
+
+def _chart(outlook: "Outlook") -> dict[str, Any]:
+    """Bytes in all against the length of a text, in each pair of formats that settings may name."""
+    from kvchat.models.outlook import curve
+
+    longest = max(outlook.planned.spec.max_positions, outlook.num_tokens)
+    longest = min(longest, max(4 * outlook.num_tokens, 8192))
+    contexts = [max(1, longest * i // (_POINTS - 1)) for i in range(_POINTS)]
+    lines = [
+        {"pair": f"{pair[0]}/{pair[1]}", "bytes": curve(outlook, pair, contexts)}
+        for pair in _pairs(every=False)
+    ]
+    return {"contexts": contexts, "lines": lines}

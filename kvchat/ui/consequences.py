@@ -1,0 +1,83 @@
+"""What a change of settings would mean, as the drawer shows it before anything is applied."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from kvchat.chat.reach import PAGE_LETTERS, letters_per_token
+from kvchat.errors import KVChatError
+from kvchat.memory.formats import FormatPair
+from kvchat.settings import SCHEMA, Settings
+from kvchat.ui.forms import judged
+from kvchat.ui.words import problem
+from kvchat.wording import Language
+
+if TYPE_CHECKING:
+    from kvchat.chat.conversations import Conversations
+    from kvchat.engine.foretold import Foretold
+
+
+def consequences(
+    conversations: "Conversations", changes: Mapping[str, object], lang: Language
+) -> dict[str, Any]:
+    """`now` and `then` side by side, when each change takes effect, and what the formats cost this
+    model. Where it cannot be foretold `problem` says why. Raises SettingsError for wrong values.
+    """
+    held = conversations.held
+    settings = held.with_changes(changes)
+    found: dict[str, Any] = {
+        "effects": {name: SCHEMA[name].applies for name in changes},
+        "fidelity": _fidelity(conversations, settings, lang),
+    }
+    try:
+        now, then = held.foretell(held.now), held.foretell(settings)
+    except KVChatError as error:
+        return found | {"problem": problem(error, lang)}
+    reach = _reach(conversations, lang)
+    return found | {"now": _row(now) | reach(now.tokens), "then": _row(then) | reach(then.tokens)}
+
+
+def _row(foretold: "Foretold") -> dict[str, Any]:
+    return {
+        "tokens": foretold.tokens,
+        "binding": foretold.binding,
+        "allowed_bytes": foretold.allowed_bytes,
+        "short_by_bytes": foretold.short_by_bytes,
+        "token_bytes": round(foretold.token_bytes),
+        "least_token_bytes": round(foretold.least_token_bytes),
+        "footprint": asdict(foretold.footprint) | {"total": foretold.footprint.total},
+    }
+
+
+def _reach(conversations: "Conversations", lang: Language) -> Callable[[int], dict[str, int]]:
+    """What tokens of the model that runs are, in letters and in pages of a document; estimates."""
+    engine = conversations.loading.engine
+    assert engine is not None  # it was foretold
+    shown = letters = letters_per_token(engine.loaded.tokenizer, lang)
+    if lang == "ko":
+        shown = conversations.gauges.hangul_per_token or 0.0
+    return lambda tokens: {
+        "letters": _rounded(tokens * shown),
+        "pages": _rounded(tokens * letters / PAGE_LETTERS[lang]),
+    }
+
+
+def _rounded(count: float) -> int:
+    """To two figures that count: it is an estimate, and looks like one."""
+    step = 10 ** max(0, len(str(int(count))) - 2)
+    return int(round(count / step) * step)
+
+
+def _fidelity(
+    conversations: "Conversations", settings: Settings, lang: Language
+) -> list[dict[str, Any]]:
+    """Of what texts are stored in, and of the least that they may be when memory is short."""
+    known = conversations.verdicts()
+    stage = conversations.status()["formats"]["stage"]
+    names = dict.fromkeys((settings.seal_format, settings.floor_format))
+    pairs = {str(FormatPair.parse(name)): name for name in names}
+    return [
+        {"pair": pair, "name": name} | judged(name, known, settings.allow_unproven, stage, lang)
+        for pair, name in pairs.items()
+        if FormatPair.parse(name).hot_tokens
+    ]

@@ -27,6 +27,7 @@ class LiveAnswer:
         self.turn = turn
         self.question = question
         self.text = ""
+        self.opening = ""  # what the prompt has of it already, and stands before the first token
         self.status: Status = "queued"
         self.figures: dict[str, Any] | None = None
         self.citations: list[dict[str, Any]] = []
@@ -82,6 +83,8 @@ class LiveAnswer:
     def add(self, event: dict[str, Any], status: Status | None = None) -> None:
         """One more event; listeners see it together with what it changes."""
         with self._changed:
+            if event["type"] == "token" and not self.text:
+                event = event | {"text": self.opening + event["text"]}
             match event["type"]:
                 case "token":
                     self.text += event["text"]

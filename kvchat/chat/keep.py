@@ -15,7 +15,7 @@ from kvchat.chat.turn import admission_entries
 from kvchat.errors import KVChatError
 from kvchat.planner.ledger import entry, pages
 from kvchat.planner.measures import LEAVES_OUT, Summarize
-from kvchat.store.records import Generation, LedgerEntry
+from kvchat.store.records import Begun, Generation, LedgerEntry
 from kvchat.store.store import Store
 
 HeldBytes = Callable[[str, Collection[str]], int | None]
@@ -45,6 +45,7 @@ class KeepInChat:
 
     `cite` gives the answer's citations, told again once it is complete; `held_bytes` what turns of
     the chat held before. `tells_all`: listeners are told of every turn left out, not only of news.
+    `begun`: the reply that this one goes on from.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class KeepInChat:
         held_bytes: HeldBytes = lambda *_: None,
         *,
         tells_all: bool = False,
+        begun: Begun | None = None,
     ) -> None:
         self._store = store
         self._live = live
@@ -66,6 +68,7 @@ class KeepInChat:
         self._held_bytes = held_bytes
         self._user_hash = user_hash
         self._tells_all = tells_all
+        self._begun = begun
         self._left_out: tuple[str, ...] = ()
 
     def admitted(self, admitted: Admitted) -> Sequence[dict[str, Any]]:
@@ -86,7 +89,7 @@ class KeepInChat:
         if before.left_out and not admitted.left_out:
             turns = tuple(before.left_out)
             told.append(self.took(entry("restore_turns", {}, "fits", 0, None, turns)))
-        self._store.start_draft(self._chat, self._user_hash, self._model)
+        self._store.start_draft(self._chat, self._user_hash, self._model, self._begun)
         self._left_out = admitted.left_out
         for citation in self._cite("", self._left_out):
             self._live.add(citation)

@@ -155,6 +155,7 @@ def _request(
         old=admitted.old,
         pages=admitted.prompt.pages,
         restore=admitted.restore,
+        begun=admitted.prompt.begun,
     )
 
 
@@ -193,8 +194,9 @@ def _end(live: LiveAnswer, event: Event, ids: Sequence[int], keeper: Keeper) -> 
         fail(live, event.error)
     elif isinstance(event, Done):
         figures = figures_row(event.figures)
-        keeper.ended(event.text, event.ids, event.finish_reason, figures)
-        _finish(live, event.text, figures, event.finish_reason)
+        # not the event's text: a reply that goes on has more before it
+        keeper.ended(live.text, event.ids, event.finish_reason, figures)
+        _finish(live, live.text, figures, event.finish_reason)
 
 
 def end_stopped(live: LiveAnswer) -> None:

@@ -24,13 +24,19 @@ _GARBAGE_TOKENS = (
 
 class Detokenizer:
     """One reply's text. `text` is all that was given out, `stopped` whether a stop string was met.
+    `begun`: ids of the text that it goes on from, which is whole and not given out again.
 
     After `flush`, `text` is `tokenizer.decode(ids, skip_special_tokens=True)` without the
     tokenizer's clean-up of blanks (it would alter code, and the reply's ids when they are read
     again).
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        stop: tuple[str, ...],
+        begun: tuple[int, ...] = (),
+    ) -> None:
         self.text = ""
         self.stopped = False
         self._tokenizer = tokenizer
@@ -38,10 +44,11 @@ class Detokenizer:
         added = tokenizer.added_tokens_decoder
         self._special_ids = {i for i, token in added.items() if token.special}
         self._special_ids.update(tokenizer.all_special_ids)
-        self._window: list[int] = []
-        self._num_whole = 0  # of the window's tokens, those after which its text was last whole
-        self._num_read = 0  # of its characters, those that were read
+        self._window = [one for one in begun[-_WINDOW_TOKENS:] if one not in self._special_ids]
+        # Of the window's tokens, those after which its text was last whole.
+        self._num_whole = len(self._window)
         self._held = ""  # read, not given: perhaps the beginning of a stop string
+        self._num_read = len(self._decode())  # of its characters, those that were read
 
     def push(self, token_id: int) -> str:
         """The text that this token completed, often empty. Special tokens have none."""

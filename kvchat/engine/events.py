@@ -46,7 +46,8 @@ class Request:
     `chat` labels the frames made meanwhile; nothing else is known of it here. `old`: ranges of the
     prompt's tokens that may be stored in less, or moved, when memory is short. `pages`: where the
     pages of documents stand, as far as they are told. `restore`: nothing is taken from the cache
-    that is stored in less than texts are sealed in; it is read again.
+    that is stored in less than texts are sealed in; it is read again. `begun`: the ids that the
+    prompt ends with, of the text that goes on.
     """
 
     prompt_ids: tuple[int, ...]
@@ -61,6 +62,7 @@ class Request:
     old: tuple[tuple[int, int], ...] = ()
     pages: tuple[PageSpan, ...] = ()
     restore: bool = False
+    begun: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

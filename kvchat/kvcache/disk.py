@@ -51,6 +51,13 @@ class KVFolder:
         """Of all files, those of other models too."""
         return sum(_size(self.path / file) for file in self._files())
 
+    def chat_bytes(self) -> dict[str, int]:
+        """Of each chat the files that it needs; a file that several need counts for each."""
+        with _lock:
+            chats = self._chats()
+        sizes = {file: _size(self.path / file) for files in chats.values() for file in files}
+        return {chat: sum(sizes[file] for file in files) for chat, files in chats.items()}
+
     def edition(self, chat: str) -> int:
         """How often the chat was forgotten and went on."""
         with _lock:

@@ -201,3 +201,13 @@ def descendants(connection: sqlite3.Connection, chat: str, message: str) -> list
         {"chat": chat, "message": message},
     ).fetchall()
     return [_message(connection, row) for row in rows]
+
+
+def all_messages(connection: sqlite3.Connection, chat: str) -> list[Message]:
+    """All that the chat reaches, parents before children, else in the order it came to them."""
+    rows = connection.execute(
+        "SELECT m.* FROM reached r JOIN messages m ON m.hash = r.message WHERE r.chat = ?"
+        " ORDER BY m.turn, m.role DESC, r.number",
+        (chat,),
+    ).fetchall()
+    return [_message(connection, row) for row in rows]

@@ -128,6 +128,8 @@ class Following:
                 return chat, talks.regenerate(chat, asked.turn, asked.name)
             case "edit":
                 return chat, talks.edit(chat, asked.turn, asked.text, asked.name)
+            case "continue":
+                return chat, talks.go_on(chat, asked.turn, asked.name)
             case "switch":
                 talks.switch(chat, asked.turn, asked.sibling, asked.name)
             case "remove":

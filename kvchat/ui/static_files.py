@@ -21,21 +21,26 @@ SCRIPTS = (
     "undo.js",
     "ledger.js",
     "bar.js",
+    "held.js",
     "chats.js",
     "scroll.js",
     "figures.js",
     "turns.js",
     "edit.js",
+    "reasoning.js",
     "welcome.js",
     "drop.js",
     "composer.js",
     "documents.js",
+    "chart.js",
+    "speed.js",
+    "timeline.js",
     "table.js",
     "fields.js",
     "settings.js",
     "keys.js",
 )
-STYLES = ("base.css", "layout.css", "chat.css", "code.css", "bar.css", "panel.css", "narrow.css")
+STYLES = ("base.css", "layout.css", "chat.css", "code.css", "bar.css", "panel.css", "cache.css", "narrow.css")
 
 
 @cache

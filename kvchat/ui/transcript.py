@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from kvchat.chat.answer import ENDED, LiveAnswer
+from kvchat.chat.reasoning import Reasoned, reasoned
 from kvchat.chat.rows import Exchange
 from kvchat.ui.markup import markdown, plain
 from kvchat.ui.words import problem
@@ -136,12 +137,28 @@ def _fold(lang: Language) -> str:
 
 
 def _reply(exchange: Exchange, is_live: bool, lang: Language) -> str:
-    text = markdown(exchange.reply or "", lang)
+    found = reasoned(exchange.reply or "", growing=is_live)
+    text = markdown(found.answer, lang)
     marks = " kv-live" if is_live else ""
     marks += " kv-unseen" if exchange.left_out else ""
     return (
-        f'<div class="kv-reply{marks}"><div class="kv-text">{text}</div></div>'
+        f'<div class="kv-reply{marks}">{_reasoning(exchange.turn, found, is_live, lang)}'
+        f'<div class="kv-text">{text}</div></div>'
         f'<div class="kv-foot" id="kv-foot-{exchange.turn}"></div>'
+    )
+
+
+def _reasoning(turn: int, found: Reasoned, is_live: bool, lang: Language) -> str:
+    """Folded, unless it is all that the reply came to."""
+    if not found.reasoning:
+        return ""
+    thinks = found.is_open and is_live
+    name = html.escape(say("ui.reasoning.live" if thinks else "ui.reasoning", lang))
+    is_all = not found.answer and not is_live
+    return (
+        f'<details class="kv-think{" kv-thinks" if thinks else ""}" id="kv-think-{turn}"'
+        f'{" open" if is_all else ""}><summary>{name}</summary>'
+        f'<div class="kv-think-text">{markdown(found.reasoning, lang)}</div></details>'
     )
 
 

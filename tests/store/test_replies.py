@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvchat.errors import StoreError
+from kvchat.store.records import Begun
 from kvchat.store.store import Generation, Store
 
 GENERATION = Generation("", (4, 2**31), "stop", {"prompt_tokens": 3}, [{"page": 1}], "m", 9.0)
@@ -187,6 +188,7 @@ def test_a_draft_costs_little_at_any_length(store: Store, chat: str) -> None:
 WRITER = """
 import sys
 from pathlib import Path
+from kvchat.store.records import Begun
 from kvchat.store.store import Generation, Store
 
 store = Store(Path(sys.argv[1]))
@@ -260,3 +262,92 @@ def test_threads_write_side_by_side(store: Store) -> None:
         list(pool.map(talk, chats))
     for chat in chats:
         assert texts(store, chat) == [f"{who}{n}" for n in range(5) for who in "qr"]
+
+
+def made_of(ids: tuple[int, ...], stop_reason: str = "length") -> Generation:
+    return Generation("", ids, stop_reason, {}, [], "m", 9.0)
+
+
+def begun_reply(
+    store: Store, chat: str, text: str = "half", ids: tuple[int, ...] = (1, 2)
+) -> Begun:
+    question = store.append(chat, "user", "q")
+    store.start_draft(chat, question.hash)
+    store.write_draft(chat, text, ids)
+    kept = store.finish_draft(chat, text, made_of(ids))
+    assert kept
+    return Begun(kept.hash, text, ids)
+
+
+def go_on(store: Store, chat: str, begun: Begun, more: str, ids: tuple[int, ...]) -> None:
+    question = store.messages(chat)[-2]
+    store.start_draft(chat, question.hash, "m", begun)
+    store.write_draft(chat, begun.text + more, (*begun.ids, *ids))
+
+
+def test_a_reply_that_goes_on_takes_the_place_of_what_was_begun(store: Store, chat: str) -> None:
+    begun = begun_reply(store, chat)
+    go_on(store, chat, begun, " and half", (3,))
+    made = made_of((1, 2, 3), "stop")
+    kept = store.finish_draft(chat, "half and half", made)
+    assert kept
+    assert [one.content for one in store.messages(chat)] == ["q", "half and half"]
+    assert store.replies(chat, kept.parent or "") == [kept.hash]
+    found = store.generation(kept.hash, chat)
+    assert found
+    assert (found.stop_reason, found.sampled_ids) == ("stop", (1, 2, 3))
+    assert store.verify() == []
+
+
+def test_a_version_that_goes_on_stays_at_its_place_among_the_others(
+    store: Store, chat: str
+) -> None:
+    begun = begun_reply(store, chat, "one")
+    question = store.messages(chat)[0]
+    store.fork(chat, question.hash)
+    other = store.append(chat, "assistant", "two")
+    store.switch(chat, begun.name)
+    go_on(store, chat, begun, " more", (3,))
+    kept = store.finish_draft(chat, "one more", made_of((1, 2, 3)))
+    assert kept
+    assert store.replies(chat, question.hash) == [kept.hash, other.hash]
+    assert store.messages(chat)[-1] == kept
+    assert store.verify() == []
+
+
+def test_a_program_that_ends_while_a_reply_goes_on_keeps_both_halves(
+    tmp_path: Path,
+) -> None:
+    with Store(tmp_path / "kept") as store:
+        chat = store.new_chat("t", "").id
+        go_on(store, chat, begun_reply(store, chat), " and", (3,))
+    with Store(tmp_path / "kept") as store:
+        assert [one.content for one in store.messages(chat)] == ["q", "half and"]
+        found = store.generation(store.messages(chat)[-1].hash, chat)
+        assert found
+        assert (found.stop_reason, found.sampled_ids) == ("interrupted", (1, 2, 3))
+        assert store.verify() == []
+
+
+def test_what_goes_on_with_nothing_is_what_it_was(store: Store, chat: str) -> None:
+    begun = begun_reply(store, chat)
+    go_on(store, chat, begun, "", ())
+    store.drop_draft(chat)
+    found = store.generation(begun.name, chat)
+    assert found
+    assert found.stop_reason == "length"
+    assert store.messages(chat)[-1].hash == begun.name
+    assert store.verify() == []
+
+
+def test_a_reply_that_something_follows_stays_beside_the_longer_one(
+    store: Store, chat: str
+) -> None:
+    begun = begun_reply(store, chat)
+    question = store.messages(chat)[0]
+    store.append(chat, "user", "next")
+    store.start_draft(chat, question.hash, "m", begun)
+    kept = store.finish_draft(chat, "half and more", made_of((1, 2, 3)))
+    assert kept
+    assert store.replies(chat, question.hash) == [begun.name, kept.hash]
+    assert store.verify() == []

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kvchat.attention.telling import told as attention
+from kvchat.chat.reasoning import without_reasoning
 from kvchat.errors import RequestError
 from kvchat.models.catalog import catalog
 from kvchat.ui.asked import count_of, text_of
@@ -63,11 +64,14 @@ class ChatCalls:
         return {}
 
     def source(self, sent: Any) -> dict[str, Any]:
-        """The texts of a turn as they were written, for copying and editing."""
+        """The texts of a turn as they were written, for copying and editing; of a reply the answer,
+        where there is one beside the reasoning.
+        """
         turn = sent.get("turn") if isinstance(sent, dict) else None
         for one in self._conversations.history(chat(sent)):
             if one.turn == turn:
-                return {"text": one.text, "reply": one.reply or ""}
+                reply = one.reply or ""
+                return {"text": one.text, "reply": without_reasoning(reply) or reply}
         raise RequestError("ui_request")
 
 

@@ -10,8 +10,8 @@
   const OFFERED = {
     length: ["ui.continue"],
     interrupted: ["ui.continue"],
-    cancelled: [],
-    failed: ["ui.try_again"],
+    cancelled: ["ui.continue"],
+    failed: ["ui.continue", "ui.try_again"],
     unanswered: ["ui.try_again", "ui.edit.again"],
   };
   const ENDS = Object.keys(OFFERED);
@@ -120,7 +120,7 @@
     const press = {
       "ui.try_again": () => K.act("regenerate", K.turnOf(note)),
       "ui.edit.again": () => K.edit(note.turn),
-      "ui.continue": () => K.ask(K.say("ui.continue.words")),
+      "ui.continue": () => K.act("continue", K.turnOf(note)),
     };
     for (const code of OFFERED[end]) row.append(K.el("button", { type: "button", class: "kv-link", text: K.say(code), on: { click: press[code] } }));
     return row;

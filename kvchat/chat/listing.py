@@ -1,0 +1,112 @@
+"""The list of chats: which there are, what is still there of each one's KV, and where words stand.
+
+A chat that is nowhere but on disk as text is read again with the next question; how long that takes
+is told from how fast this machine read last. Knows no screen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kvchat.chat.frames import Frames
+from kvchat.chat.rows import ChatRow, Hit
+from kvchat.chat.shelf import Shelf
+from kvchat.chat.undo import read_tokens_per_s
+from kvchat.store.records import Chat
+from kvchat.store.search import Found, composed, folded
+from kvchat.store.store import Store
+
+_BEFORE, _LENGTH = 24, 110  # characters of a snippet: before the first word found, and in all
+# A file that opens with a password is not a bad one: somebody may still type it.
+_MAY_OPEN = ("document_password", "document_encrypted")
+
+
+class Listing:
+    """`disk_bytes` gives what each chat has in files of KV; `is_busy` whether one is answered."""
+
+    def __init__(
+        self,
+        store: Store,
+        shelf: Shelf,
+        frames: Frames,
+        disk_bytes: Callable[[], Mapping[str, int]],
+        is_busy: Callable[[str], bool],
+    ) -> None:
+        self._store = store
+        self._shelf = shelf
+        self._frames = frames
+        self._disk_bytes = disk_bytes
+        self._is_busy = is_busy
+
+    def rows(self, query: str = "") -> list[ChatRow]:
+        """Newest first; for a query those that have its words, with the places where they stand."""
+        hits = self._store.search(query) if query.strip() else None
+        found = [one for one in self._store.chats() if hits is None or one.id in hits]
+        held, on_disk = self._frames.chat_bytes(), self._disk_bytes()
+        newest = self._store.newest_figures()
+        rate = read_tokens_per_s(self._store.figures_of_newest())
+        return [
+            ChatRow(
+                one.id,
+                one.title,
+                one.num_turns,
+                one.updated_at_s,
+                held.get(one.id, 0),
+                on_disk.get(one.id, 0),
+                _read_s(newest.get(one.id), rate),
+                _hits(hits[one.id], query) if hits is not None else (),
+            )
+            for one in found
+            if not self._is_nothing(one)
+        ]
+
+    def is_nothing(self, chat: str) -> bool:
+        """Whether nobody would miss the chat: nothing was said in it, it has no name and no file
+        that can be read.
+        """
+        return self._is_nothing(self._store.chat(chat))
+
+    def _is_nothing(self, chat: Chat) -> bool:
+        if chat.num_turns or chat.title or self._is_busy(chat.id):
+            return False
+        return all(
+            self._is_bad(one.document, one.name) for one in self._store.chat_documents(chat.id)
+        )
+
+    def _is_bad(self, sha: str, name: str) -> bool:
+        problem = self._shelf.reading(sha, name).problem
+        return problem is not None and problem.code not in _MAY_OPEN
+
+
+def _read_s(figures: Mapping[str, Any] | None, rate: float | None) -> float | None:
+    tokens = sum(int((figures or {}).get(name) or 0) for name in ("prompt_tokens", "reply_tokens"))
+    return tokens / rate if tokens and rate else None
+
+
+def _hits(found: Sequence[Found], query: str) -> tuple[Hit, ...]:
+    words = folded(query).split()
+    return tuple(Hit(one.message, one.turn, one.role, snippet(one.text, words)) for one in found)
+
+
+def snippet(text: str, words: Sequence[str]) -> tuple[tuple[str, bool], ...]:
+    """A line of the text around the first of the words: pieces, and whether one is a word of them.
+
+    `words` are folded. Where folding changes a text's length (ß) a word may not be found in it; the
+    line is then its beginning.
+    """
+    line = " ".join(composed(text).split())
+    pattern = re.compile("|".join(sorted(map(re.escape, words), key=len, reverse=True)), re.I)
+    first = pattern.search(line)
+    start = max(0, first.start() - _BEFORE) if first else 0
+    if start > 0 and " " in line[start : start + 12]:
+        start = line.index(" ", start) + 1
+    shown = line[start : start + _LENGTH]
+    pieces: list[tuple[str, bool]] = [("… ", False)] if start else []
+    done = 0
+    for match in pattern.finditer(shown):
+        pieces += [(shown[done : match.start()], False), (match[0], True)]
+        done = match.end()
+    pieces.append((shown[done:] + (" …" if start + _LENGTH < len(line) else ""), False))
+    return tuple(piece for piece in pieces if piece[0])

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from kvchat.chat.admit import Told
 from kvchat.chat.answer import ENDED, LiveAnswer
 from kvchat.chat.api_chats import begin, chats_to_go_on_with, go_on, title_of
-from kvchat.chat.branch import Branch
-from kvchat.chat.bring import attached, bring
+from kvchat.chat.attached import attached
+from kvchat.chat.bring import asking_of, bring
 from kvchat.chat.citing import citer
 from kvchat.chat.frames import Frames
 from kvchat.chat.keep import KeepInChat, KeepNothing, write_ledger
@@ -285,14 +285,8 @@ class Answers:
             self._shelf.wait(one.document, one.name, live.cancel)
         if live.cancel.is_set():
             raise Stopped
-        brought = bring(
-            attached(store, chat),
-            live.question,
-            [one.content for one in Branch(store, chat).questions()],
-            self._shelf,
-            settings,
-            capacity,
-        )
+        there, asking = attached(store, chat), asking_of(store, chat, live.question)
+        brought = bring(there, asking, self._shelf, settings, capacity)
         for entry in brought.entries:
             live.add({"type": "took", **write_ledger(store, chat, entry)})
         message = write(brought.attachments)
@@ -301,9 +295,9 @@ class Answers:
     def _told(self, engine: Engine, live: LiveAnswer, question: Message) -> tuple[Told, KeepInChat]:
         """All that the chat could tell the model, and who keeps the answer to it."""
         store, chat = self._store, live.chat
-        whole = attached(store, chat).whole()
-        told = told_of_branch(store, chat, self._shelf, [one for one in whole if one.leading])
-        cite = citer(question.attachments, whole, question.content, self._shelf)
+        there = attached(store, chat)
+        told = told_of_branch(store, chat, self._shelf, there)
+        cite = citer(there.as_told(question), there, self._shelf)
         about = (question.hash, engine.loaded.name, cite, self._frames.held_bytes)
         return told, KeepInChat(store, live, *about)
 

@@ -5,37 +5,59 @@ answer shares its numbers, names or a long run of words. A whole document cites 
 long as the model has it before it.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from typing import Any
 
+from kvchat.chat.attached import Attached
 from kvchat.chat.shelf import Shelf
+from kvchat.chat.suiting import page_passages
+from kvchat.documents.asked_pages import asked_pages
 from kvchat.documents.cite import Citation, best_pages, given, matched
 from kvchat.documents.fence import PAGE_MARK
-from kvchat.documents.passages import Passage
-from kvchat.store.records import Attachment, ChatDocument
+from kvchat.documents.passages import Passage, without
+from kvchat.store.records import Attachment, Message
 
 Cite = Callable[[str, Collection[str]], list[dict[str, Any]]]
 """From the answer so far and the turns left out to the citations."""
 
 
-def citer(
-    attachments: Sequence[Attachment], whole: Sequence[ChatDocument], question: str, shelf: Shelf
-) -> Cite:
-    """`attachments` came with the question; `whole` are the documents that are read whole."""
+_MOST_NAMED = 8  # pages of a whole document that a question names and that are cited for it
+
+
+def citer(question: Message, there: Attached, shelf: Shelf) -> Cite:
+    """`question` with what the model is told of what came along with it; documents of `there` that
+    are read whole are cited by the pages that suit it, or that it names.
+    """
+    asked = question.content
+    whole = there.whole()
     passages = [
-        _brought(one) for one in attachments if one.mode == "passages" and "[page " in one.text
+        _brought(one)
+        for one in question.attachments
+        if one.mode == "passages" and PAGE_MARK.search(one.text)
     ]
-    names = {one.document: one.name for one in attachments}
-    names |= {one.document: one.name for one in whole}
-    documents = {sha: shelf.document(sha, name) for sha, name in names.items()}
+    names = {one.document: one.name for one in question.attachments}
+    names |= {one.document: one.name for one in there.documents}
+    documents = {
+        sha: without(shelf.document(sha, names[sha]), there.left.get(sha, ()))
+        for sha in {*(one.document for one in passages), *(one.document for one in whole)}
+    }
     found = given(passages, names, documents)
+    for one in whole:
+        read = documents[one.document]
+        pages = asked_pages(asked, [page.label for page in read.pages])
+        if pages is not None and one.leading:
+            wanted = page_passages(shelf, one.document, set(pages.pages[:_MOST_NAMED]))
+            kept = [page for page in wanted if page.first_page not in there.left_of(one)]
+            found += given(kept, names, documents)
 
     def cite(answer: str, left_out: Collection[str]) -> list[dict[str, Any]]:
         citations: list[Citation] = list(found)
         for one in whole:
             if one.leading or (one.turn is not None and one.turn not in left_out):
-                citations.extend(best_pages(documents[one.document], question, answer))
+                best = best_pages(documents[one.document], asked, answer)
+                known = {(other.document, other.page) for other in citations}
+                citations.extend(page for page in best if (page.document, page.page) not in known)
         if answer:
             citations = matched(citations, answer)
         return [{"type": "citation", **asdict(citation)} for citation in citations]

@@ -19,7 +19,7 @@ from kvchat.chat.marks import entries_on, marks_on
 from kvchat.chat.rows import Exchange
 from kvchat.chat.undo import offered_on
 from kvchat.store.news import Seen
-from kvchat.store.records import Mode
+from kvchat.store.records import Choice
 from kvchat.store.store import Store
 
 FIGURES = ("reused_tokens", "prefill_s", "decode_tokens_per_s")
@@ -37,7 +37,7 @@ class Known:
     exchanges: Sequence[Exchange]
     by_name: Mapping[str, Exchange]
     marks: Sequence[Mapping[str, Any]]
-    modes: Mapping[str, Mode]
+    modes: Mapping[str, Choice]
     pinned: Collection[str]
     offered: Sequence[int]
     asked: Sequence[int]

@@ -5,21 +5,20 @@ from collections.abc import Mapping, Sequence
 
 from kvchat.chat.admit import Told
 from kvchat.chat.asked_back import asked_back
+from kvchat.chat.attached import Attached
 from kvchat.chat.pins import kept_turns
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.template import ChatMessage
-from kvchat.documents.fence import fence_document
 from kvchat.store.base import clean
-from kvchat.store.records import ChatDocument, Message, Role, message_hash
+from kvchat.store.records import Message, Role, message_hash
 from kvchat.store.store import Store
 
 
-def told_of_branch(store: Store, chat: str, shelf: Shelf, leading: Sequence[ChatDocument]) -> Told:
+def told_of_branch(store: Store, chat: str, shelf: Shelf, attached: Attached) -> Told:
     """The branch that is shown, with the documents that stand after the system text."""
-    documents = [
-        (one.document, fence_document(shelf.document(one.document, one.name))) for one in leading
-    ]
-    there, pages = store.messages(chat), store.document_pins(chat)
+    documents = attached.leading_texts(shelf)
+    there = [attached.as_told(one) for one in store.messages(chat)]
+    pages = store.document_pins(chat)
     row = store.chat(chat)
     asked = asked_back(store.ledger(chat), {one.hash for one in there})
     return Told(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.admit import Admitted, Told, admit_with
 from kvchat.chat.asked_back import ASKED, Asked, asked_back, asked_on
-from kvchat.chat.bring import attached
+from kvchat.chat.attached import attached
 from kvchat.chat.marks import Marks, entries_on, marks, marks_on
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.told import told_of_branch
@@ -95,9 +95,7 @@ class TakingBack:
         return row, marks(rows, branch)
 
     def _told(self, chat: str) -> Told:
-        whole = attached(self._store, chat).whole()
-        leading = [one for one in whole if one.leading]
-        return told_of_branch(self._store, chat, self._shelf, leading)
+        return told_of_branch(self._store, chat, self._shelf, attached(self._store, chat))
 
     def _figures(self, chat: str) -> Iterable[Mapping[str, Any]]:
         for message in reversed(self._store.messages(chat)):

@@ -18,7 +18,11 @@ from kvchat.documents.terms import asked_terms, fold, is_cjk, terms
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """One page of one document, as a PDF counts it, with the part of its text that was given."""
+    """One page of one document, as a PDF counts it, with the part of its text that was given.
+
+    `quote`: what of it a sentence of the answer is confirmed by, empty where none is; `at`: ends of
+    those sentences, as places in the answer.
+    """
 
     document: str
     name: str
@@ -26,6 +30,8 @@ class Citation:
     label: str | None
     text: str
     support: Literal["given", "matched"]
+    quote: str = ""
+    at: tuple[int, ...] = ()
 
 
 _LEAST_PART = 40
@@ -80,20 +86,51 @@ def matched(citations: Sequence[Citation], answer: str) -> list[Citation]:
 
     A sentence confirms the page that it shares most with; two pages only if they are as good.
     """
-    confirmed: set[int] = set()
-    for sentence in _sentences(answer):
+    places: dict[int, list[int]] = {}
+    quotes: dict[int, str] = {}
+    for sentence, end in _sentences(answer):
         shares = [_share(sentence, one.text, one.page) for one in citations]
         best = max(shares, default=0.0)
-        if best > 0:
-            confirmed |= {i for i, share in enumerate(shares) if share >= 0.95 * best}
+        for i, share in enumerate(shares):
+            if best > 0 and share >= 0.95 * best:
+                places.setdefault(i, []).append(end)
+                quotes.setdefault(i, _quote(sentence, citations[i].text))
     return [
-        replace(one, support="matched") if i in confirmed else one
+        replace(one, support="matched", quote=quotes[i], at=tuple(places[i]))
+        if i in places
+        else one
         for i, one in enumerate(citations)
     ]
 
 
-def _sentences(answer: str) -> Iterator[str]:
-    yield from (s for s in (part.strip() for part in _SENTENCES.split(answer)) if s)
+def _sentences(answer: str) -> Iterator[tuple[str, int]]:
+    """Sentences, and where each ends in the answer."""
+    start = 0
+    for gap in [*_SENTENCES.finditer(answer), None]:
+        stop = gap.start() if gap is not None else len(answer)
+        sentence = answer[start:stop].strip()
+        if sentence:
+            yield sentence, start + len(answer[start:stop].rstrip())
+        start = gap.end() if gap is not None else stop
+
+
+_QUOTED_LINES = 3
+
+
+def _quote(sentence: str, text: str) -> str:
+    """The lines of a page that share most with a sentence: a few, side by side."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    wanted = {term for word in asked_terms(_PAGE_MARK.sub(" ", sentence)) for term in word}
+    shared = [wanted & set(terms(line)) for line in lines]
+    best, most = "", 0.0
+    for start in range(len(lines)):
+        together: set[str] = set()
+        for stop in range(start, min(start + _QUOTED_LINES, len(lines))):
+            together |= shared[stop]
+            worth = len(together) - 0.5 * (stop - start)  # a line more must bring something
+            if shared[start] and shared[stop] and worth > most:
+                best, most = "\n".join(lines[start : stop + 1]), worth
+    return best
 
 
 def _share(sentence: str, text: str, page: int) -> float:
@@ -158,7 +195,7 @@ def _terms_there(text: str) -> frozenset[str]:
 
 def _confirmed_first(found: Mapping[int, str], answer: str) -> list[tuple[int, str]]:
     def share(page: int, text: str) -> float:
-        return max((_share(sentence, text, page) for sentence in _sentences(answer)), default=0.0)
+        return max((_share(one, text, page) for one, _ in _sentences(answer)), default=0.0)
 
     return sorted(found.items(), key=lambda item: -share(*item))
 

@@ -5,7 +5,7 @@ text by `chat/encode.py`. Knows no plan and no template.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kvchat.documents.clean import clean_name
 from kvchat.documents.passages import Passage
@@ -14,37 +14,55 @@ from kvchat.documents.reader import ReadDocument
 PAGE_MARK = re.compile(r"^\[page (\d+)\]\n", re.MULTILINE)
 """Before the text of each page; no document can forge one."""
 
+LEFT_OUT = "(left out)"
 _CLOSE = "</document>"
 _FORGED_FENCE = re.compile(r"<(?=\s*/?\s*document\b)", re.IGNORECASE)
 _FORGED_MARK = re.compile(r"\[(?=\s*page\b[^\]\n]{0,40}\])", re.IGNORECASE)
 
 
-def fence_document(document: ReadDocument) -> str:
-    """The whole text of a document. Pages without text are named, so that none seems forgotten."""
+def fence_document(document: ReadDocument, left: Collection[int] = ()) -> str:
+    """The whole text of a document. Pages without text, and those that are left out, are named, so
+    that none seems forgotten.
+    """
     parts = [_open(document.name, f"{len(document.pages)} pages")]
     for page in document.pages:
-        text = _as_data(page.text) if page.verdict == "text" else "(no text)"
-        parts.append(f"{_mark(page.number)}\n{text}")
+        text = _as_data(page.text) if page.has_text else "(no text)"
+        parts.append(f"{_mark(page.number)}\n{LEFT_OUT if page.number in left else text}")
     return "\n".join([*parts, _CLOSE])
 
 
-def fence_passages(passages: Sequence[Passage], names: Mapping[str, str]) -> str:
+def fence_passages(
+    passages: Sequence[Passage], names: Mapping[str, str], notes: Sequence[str] = ()
+) -> str:
     """Passages in the order given, those of one document in one fence. `names` by document.
-
-    Without passages it says so, for a model that is told nothing makes something up.
+    `notes`: what else the model is to know, as sentences of ours.
     """
-    if not passages:
-        nothing = "nothing was found in it for this question; say so if it is about the document"
-        return "\n".join(f"{_opening(name)}\n({nothing})\n{_CLOSE}" for name in names.values())
     lines: list[str] = []
     current = None
     for passage in passages:
         if passage.document != current:
             lines += [_CLOSE] if current else []
             lines.append(_open(names[passage.document], "excerpts"))
+            lines += [f"({note})" for note in notes]
             current = passage.document
         lines += [f"{_mark(page)}\n{_as_data(text)}" for page, text in passage.parts()]
     return "\n".join([*lines, _CLOSE])
+
+
+def fence_nothing(name: str, notes: Sequence[str]) -> str:
+    """In the place of passages: a model that is told nothing makes something up."""
+    return "\n".join([_opening(name), *(f"({note})" for note in notes), _CLOSE])
+
+
+def without_pages(text: str, pages: Collection[int]) -> str:
+    """Fenced text of one document, with the text of these pages taken out again."""
+    head, *parts = PAGE_MARK.split(text)
+    kept = head
+    for number, body in zip(parts[::2], parts[1::2], strict=True):
+        if int(number) in pages:
+            body = f"{LEFT_OUT}\n{_CLOSE}" if body.endswith(_CLOSE) else f"{LEFT_OUT}\n"
+        kept += f"{_mark(int(number))}\n{body}"
+    return kept
 
 
 def fenced_page(number: int, text: str) -> str:

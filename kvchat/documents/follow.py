@@ -69,6 +69,29 @@ def meant_documents(question: str, names: Sequence[str]) -> list[int]:
     return everything
 
 
+_ORDINAL_PHRASE = re.compile(
+    r"\b(?:the\s+)?(?:first|second|third|fourth|last|latter|other)\s+(?:one|document|doc|file|pdf)\b"
+    r"|(?:첫|두|세|네|다음|마지막)\s?번?째?\s*(?:문서|파일)?(?:에서는|에는|에서|은|는|도|의|에)?",
+    re.IGNORECASE,
+)
+
+
+def without_documents(query: Query, names: Sequence[str]) -> Query:
+    """The query without the words that only say which document is meant."""
+    wholes = [re.escape(clean_name(name)) for name in names]
+    stems = [re.escape(clean_name(name).rpartition(".")[0] or name) for name in names]
+    said = re.compile("|".join(sorted([*wholes, *stems], key=len, reverse=True)), re.IGNORECASE)
+
+    def bare(text: str) -> str:
+        kept = _ORDINAL_PHRASE.sub(" ", said.sub(" ", text) if names else text)
+        return kept if has_own_words(kept) else text
+
+    context = bare(query.context)
+    own = _ORDINAL_PHRASE.sub(" ", said.sub(" ", query.text) if names else query.text)
+    text = own if has_own_words(own) or context else query.text
+    return Query(text, context)
+
+
 def _is_named(name: str, asked: str) -> bool:
     """The whole name, or its stem where that is no word of the question by chance."""
     whole = fold(clean_name(name))

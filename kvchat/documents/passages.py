@@ -6,8 +6,8 @@ or foot of many pages are left out. Knows no question.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from kvchat.documents.reader import Page, ReadDocument
 
@@ -73,10 +73,21 @@ def split(
     return tuple(passages)
 
 
+def without(document: ReadDocument, pages: Collection[int]) -> ReadDocument:
+    """The document as if these pages were empty."""
+    if not pages:
+        return document
+    kept = (
+        replace(page, text="", verdict="empty") if page.number in pages else page
+        for page in document.pages
+    )
+    return replace(document, pages=tuple(kept))
+
+
 def _lines(
     document: ReadDocument, count_tokens: Callable[[str], int], target_tokens: int
 ) -> Iterator[_Line]:
-    pages = [page for page in document.pages if page.verdict == "text"]
+    pages = [page for page in document.pages if page.has_text]
     repeated = _repeated_lines(pages)
     for page in pages:
         lines = [line for line in page.text.split("\n") if line.strip()]

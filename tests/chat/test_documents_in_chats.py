@@ -35,7 +35,9 @@ def kept_files(conversations: Conversations) -> list[str]:
 
 def is_empty(conversations: Conversations) -> bool:
     """Neither a file nor a text of any document is left, and the reader is at rest."""
-    conversations._shelf._readers.submit(int).result(30)
+    until = time.monotonic() + 30
+    while kept_files(conversations) and time.monotonic() < until:
+        time.sleep(0.02)  # a reader that was told to end removes its file
     return not kept_files(conversations) and not conversations._store.documents()
 
 
@@ -231,7 +233,10 @@ def test_passages_of_two_documents(start: Start, tmp_path: Path) -> None:
         conversations.add_document(chat, pdf(tmp_path / name, *facts), name)
     live = answered(conversations.ask(chat, "Where is the clock of the tower?"))
     assert cited(live) == {("b.pdf", 1)}
-    assert conversations.history(chat)[0].documents == ("b.pdf",)
+    assert conversations.history(chat)[0].documents == ("a.pdf", "b.pdf")  # both went with it
+    assert "a.pdf" not in prompt_text(conversations)
+    answered(conversations.ask(chat, "Where is the clock of the tower?"))
+    assert conversations.history(chat)[1].documents == ("b.pdf",)
 
 
 def test_a_document_added_in_mid_chat_stands_in_that_turn(start: Start, tmp_path: Path) -> None:
@@ -287,6 +292,89 @@ def test_a_removed_document_is_told_no_more(start: Start, tmp_path: Path) -> Non
     live = answered(conversations.ask(chat, "And the clock of the tower?"))
     assert cited(live) == {("a.pdf", 3)}
     assert "garden" in prompt_text(conversations)
+
+
+def test_what_is_chosen_for_a_document_holds_from_the_next_question_on(
+    start: Start, tmp_path: Path
+) -> None:
+    conversations = start()
+    chat = conversations.new_chat()
+    sha = conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS), "a.pdf")
+    choose = conversations._store.choose_mode
+    seen = []
+    for mode in ("off", "passages", "whole", None):
+        choose(chat, sha, mode)
+        live = answered(conversations.ask(chat, "Which lamp of the harbour?"))
+        told = prompt_text(conversations)
+        row = conversations.ledger_since(chat, 0)[-1]
+        seen.append((row["code"], row["reason"], "tower is slow" in told, bool(live.citations)))
+    assert seen == [
+        ("read_off", "chosen", False, False),
+        ("read_passages", "chosen", True, True),  # one passage has all of it
+        ("read_whole", "chosen", True, True),
+        ("read_whole", "fits", True, True),
+    ]
+    choose(chat, sha, "off")
+    answered(conversations.ask(chat, "And the clock?"))
+    assert "harbour is green" not in prompt_text(conversations)  # nor what old turns brought
+
+
+@pytest.mark.parametrize("mode", ["whole", "passages"])
+@pytest.mark.parametrize("early", [True, False])
+def test_pages_that_are_left_out_are_given_neither_whole_nor_searched(
+    start: Start, tmp_path: Path, mode: str, early: bool
+) -> None:
+    conversations = start(document_mode=mode)
+    chat = conversations.new_chat()
+    if not early:
+        answered(conversations.ask(chat, "Good morning"))
+    sha = conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS), "a.pdf")
+    first = answered(conversations.ask(chat, "Which lamp of the harbour?"))
+    assert ("a.pdf", 2) in cited(first)
+    conversations._store.leave_page(chat, sha, 2)
+    live = answered(conversations.ask(chat, "Which lamp of the harbour? Which one?"))
+    assert "harbour is green" not in prompt_text(conversations)
+    assert ("a.pdf", 2) not in cited(live)
+    conversations._store.leave_page(chat, sha, 2, left=False)
+    live = answered(conversations.ask(chat, "Which lamp of the harbour?"))
+    assert "harbour is green" in prompt_text(conversations)
+    assert ("a.pdf", 2) in cited(live)
+
+
+def test_pages_that_a_question_names_come_along_whole(start: Start, tmp_path: Path) -> None:
+    conversations = start(document_mode="passages")
+    chat = conversations.new_chat()
+    conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS), "a.pdf")
+    live = answered(conversations.ask(chat, "Summarise pages 2-3"))
+    assert cited(live) == {("a.pdf", 2), ("a.pdf", 3)}
+    assert "pump" not in prompt_text(conversations)
+    live = answered(conversations.ask(chat, "1쪽에는 뭐라고 써 있어?"))
+    assert cited(live) == {("a.pdf", 1)}
+    live = answered(conversations.ask(chat, "What is on page 9?"))
+    assert cited(live) == set()
+    assert "it has 3 pages, and no page 9" in prompt_text(conversations)
+
+
+def test_a_question_that_names_a_document_searches_only_that(start: Start, tmp_path: Path) -> None:
+    conversations = start(document_mode="passages")
+    chat = conversations.new_chat()
+    for name in ("a-1.pdf", "b-2.pdf"):
+        conversations.add_document(chat, pdf(tmp_path / name, *FACTS, name), name)
+    live = answered(conversations.ask(chat, "In b-2.pdf, which lamp of the harbour?"))
+    assert {name for name, _ in cited(live)} == {"b-2.pdf"}
+    live = answered(conversations.ask(chat, "And in the first one?"))
+    assert {name for name, _ in cited(live)} == {"a-1.pdf"}
+
+
+def test_nothing_found_is_told_in_the_language_of_the_question(
+    start: Start, tmp_path: Path
+) -> None:
+    conversations = start(document_mode="passages")
+    chat = conversations.new_chat()
+    conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS), "a.pdf")
+    live = answered(conversations.ask(chat, "프랑스 대통령은 누구인가?"))
+    assert live.citations == []
+    assert "찾지 못했음" in prompt_text(conversations)
 
 
 def test_a_document_that_no_longer_fits_whole_is_read_by_passages(

@@ -1,6 +1,6 @@
 import pytest
 
-from kvchat.documents.follow import Query, meant_documents, resolved
+from kvchat.documents.follow import Query, meant_documents, resolved, without_documents
 
 BEFORE = "Where must PID files be placed?"
 
@@ -69,3 +69,21 @@ NAMES = ["manual-v2.pdf", "report.pdf", "전기요금 약관.pdf"]
 )
 def test_the_document_that_a_question_names(question, places):
     assert meant_documents(question, NAMES) == places
+
+
+@pytest.mark.parametrize(
+    ("query", "bare"),
+    [
+        (Query("In report.pdf, who lives there?"), "In  , who lives there?"),
+        (Query("두 번째 문서에서 위약금은?"), "  위약금은?"),
+        (Query("In the second one?", "Who lives there?"), "In  ?"),
+    ],
+)
+def test_words_that_only_say_which_document_are_not_searched(query, bare):
+    found = without_documents(query, NAMES)
+    assert found.text.split() == bare.split()
+    assert found.context == query.context
+
+
+def test_a_question_that_is_nothing_else_keeps_its_words():
+    assert without_documents(Query("the second document"), NAMES).text == "the second document"

@@ -1,12 +1,15 @@
 """A probe that reads from a list: to try without a card what kvchat does when memory runs short."""
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from kvchat.device.memory import DeviceMemory
 
 
 class FakeProbe:
     """Gives the readings in order, then the last one for ever. Needs at least one."""
+
+    cannot_hang: ClassVar[bool] = True
 
     def __init__(self, readings: Iterable[DeviceMemory]) -> None:
         self._readings = list(readings)

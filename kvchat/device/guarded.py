@@ -3,9 +3,11 @@ probe does.
 
 A probe may raise, never return, or say what cannot be. Then the last good reading stands, with its
 age, and what else it may say is asked for again next time. Each reading is taken in a thread of its
-own: a driver that hangs keeps that thread, not the chat. Too much free memory is cut to what torch
-itself leaves of the total; a lie beyond that shows when an allocation fails, and the engine's guard
-takes it from there. Too little is believed: it costs room, not an answer that is lost.
+own: a driver that hangs keeps that thread, not the chat. (A probe that says that it `cannot_hang`,
+since no driver is behind it, is read at once: a thread takes longer than all planning of a step.)
+Too much free memory is cut to what torch itself leaves of the total; a lie beyond that shows when
+an allocation fails, and the engine's guard takes it from there. Too little is believed: it costs
+room, not an answer that is lost.
 """
 
 import logging
@@ -79,6 +81,9 @@ class GuardedProbe:
 
     def _begin(self) -> None:
         """Asks, and waits as long as it may take."""
+        if getattr(self._probe, "cannot_hang", False):
+            self._ask()
+            return
         asking = threading.Thread(target=self._ask, name="probe", daemon=True)
         try:
             asking.start()

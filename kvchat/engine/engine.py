@@ -347,7 +347,7 @@ class Engine:
         return (yield from guarded(draw, self.room.rungs(reply, 0), self.loaded.device))
 
     def _next_logits(self, reply: Reply, text: Text, token: int) -> Generator[Event, None, Tensor]:
-        begins_block = text.sequence.num_hot + 1 >= text.sequence.storing.hot_tokens + BLOCK_TOKENS
+        begins_block = self.room.begins_block()
         if begins_block:
             yield from self.room.at_block(reply)
 

@@ -1,38 +1,25 @@
-"""Room on the device for the text that is open: what was measured, what the pool may hold, and
-doing what the planner proposes when that is too little.
+"""Room on the device for the text that is open: what the pool may hold, and doing what the planner
+proposes when that is too little.
 
 Decides nothing (that is planner/) and computes nothing of the model. Belongs to the thread that
-runs the engine; only `last_snapshot` may be read by any.
+runs the engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from kvchat.attention.choose import reads_in_place
-from kvchat.device.copying import host_to_device_per_s
-from kvchat.device.drivers import driver_system
-from kvchat.device.guarded import GuardedProbe
-from kvchat.device.headroom import may_spill
-from kvchat.device.memory import DeviceMemory, Probe
-from kvchat.device.oom import is_out_of_memory
-from kvchat.device.spill import Pace
+from kvchat.device.memory import Probe
 from kvchat.engine.events import Took
 from kvchat.engine.guard import Shortage
 from kvchat.engine.limits import Limits
-from kvchat.engine.local import LocalModel, Text
+from kvchat.engine.local import LocalModel
+from kvchat.engine.measuring import Measuring
 from kvchat.engine.old_text import OldText, Relieved
 from kvchat.engine.reply import Reply
-from kvchat.errors import OutOfMemory
 from kvchat.kvcache.pool import Pool
-from kvchat.memory.calibrate import Calibration
 from kvchat.memory.formats import BLOCK_TOKENS
-from kvchat.models.fitting import LEAST_TEXT
-from kvchat.planner.costs import Costs
 from kvchat.planner.ledger import Undo, entry, stored
 from kvchat.planner.measures import (
     DropIdle,
@@ -47,7 +34,6 @@ from kvchat.planner.plan import (
     LEAST_CHUNK,
     RELIEVING,
     Offer,
-    Snapshot,
     StepNeed,
     drop_idle,
     plan_step,
@@ -64,165 +50,23 @@ if TYPE_CHECKING:
 # Blocks of a reply during which memory must suffice before anything comes back: where it comes and
 # goes from one to the next, nothing is moved to and fro.
 CALM_BLOCKS = 4
-# How long it counts that memory ran out with less taken than should have been there: others may
-# give theirs back.
-FOUND_S = 60.0
 
 
-class Room:
-    """`text`: what is open, None where nothing is."""
-
+class Room(Measuring):
     def __init__(
         self, loaded: LoadedModel, probe: Probe, limits: Limits, pool: Pool, local: LocalModel
     ) -> None:
-        self.probe = probe if isinstance(probe, GuardedProbe) else GuardedProbe(probe)
-        self._own_bytes_read = 0
+        super().__init__(loaded, probe, limits, pool, local)
         self._fixed_bytes = 0
-        self._may_spill = may_spill(loaded.device.type, driver_system())
-        self._pace = Pace()
         self._calm = 0
-        self._found: tuple[int, float] | None = None
-        self._pool, self._local = pool, local
-        self._host_bytes_per_s = _host_bytes_per_s(pool.device)
-        self.text: Text | None = None
-        self.costs = Costs(
-            loaded.spec,
-            pool.geometries,
-            loaded.dtype.itemsize,
-            loaded.weight_bytes,
-            loaded.device.type,
-        )
-        self.limits = limits
-        self.latest = self.snapshot()
-        self._capacity: tuple[object, int] = (None, 0)
-
-    @property
-    def limits(self) -> Limits:
-        return self._limits
-
-    @limits.setter
-    def limits(self, limits: Limits) -> None:
-        """From the next text on: what is stored stays as it is."""
-        self._limits = limits
-        self._pool.storing = limits.storing
-        self._pool.host_limit_bytes = limits.host_quota
-        self._pool.keep_originals = limits.keep_originals
-        self.costs = self.costs_under(limits)
-
-    def costs_under(self, limits: Limits) -> Costs:
-        """What texts would cost under other limits; any thread may ask."""
-        pool, stored = self._pool, (limits.storing.seal, *limits.lower)
-        in_place = reads_in_place(pool.geometries, pool.device, stored)
-        return replace(
-            self.costs,
-            storing=limits.storing,
-            lower=limits.lower,
-            device_type="triton" if in_place else pool.device.type,
-            weighs=limits.weighs,
-        )
-
-    # --- what is measured -------------------------------------------------------------------------
-
-    def learned(self, calibration: Calibration) -> None:
-        """What steps took so far: for all plans from now on."""
-        self.costs = replace(self.costs, calibration=calibration)
-        self._capacity = (None, 0)
-
-    def snapshot(self) -> Snapshot:
-        """What is in memory now. Reads the probe."""
-        library = self.text.library.nbytes if self.text is not None else self._local.kept_bytes
-        device = self._device(self.costs.weight_bytes + self._pool.device_bytes + library)
-        self.latest = Snapshot(
-            device,
-            self.limits.budget,
-            self.limits.headroom,
-            self.costs.weight_bytes,
-            self._pool.device_bytes,
-            self._pool.idle_bytes + self._local.kept_bytes,
-            library,
-            self._host_free_bytes(),
-            self._host_bytes_per_s,
-            self._found_bytes(device.at_s),
-        )
-        return self.latest
-
-    def _found_bytes(self, now_s: float) -> int | None:
-        if self._found is not None and now_s - self._found[1] > FOUND_S:
-            self._found = None
-        return None if self._found is None else self._found[0]
-
-    def _device(self, own_bytes: int) -> DeviceMemory:
-        """As it is read; where it does not answer, what it last said, less what we took since."""
-        device = self.probe.read()
-        if not device.age_s:
-            self._own_bytes_read = own_bytes
-        taken = max(0, own_bytes - self._own_bytes_read)
-        return replace(device, free=max(0, device.free - taken)) if taken else device
-
-    def paced(self, step_s: float) -> Iterator[Took]:
-        """After a decode step of so many seconds: says so where the driver seems to have moved
-        memory to the computer's.
-        """
-        if not self._may_spill:
-            return
-        now, before = self.latest, self._pace
-        self._pace = before.after(step_s, now.own_bytes, now.device.free, now.headroom)
-        if self._pace.is_spilling and not before.is_spilling:
-            times = {"times": f"{self._pace.times_slower:.0f}"}
-            yield Took(entry("spill", times, "driver_spills", 0, None))
-
-    def _host_free_bytes(self) -> int:
-        """What idle copies there would leave counts."""
-        pool = self._pool
-        idle = sum(block.nbytes for block in pool.idle("host"))
-        return max(0, pool.host_limit_bytes - pool.host_bytes + pool.on_host.free_bytes + idle)
-
-    @property
-    def last_snapshot(self) -> Snapshot:
-        """The newest measurement under the limits of this moment."""
-        return replace(self.latest, budget=self.limits.budget, headroom=self.limits.headroom)
-
-    def capacity_tokens(self, prefill_chunk: int) -> int:
-        """Tokens that fit in all before a turn must be left out: what else the ladder does when
-        memory is short counts.
-        """
-        chunk, relief = self.costs.when_short(
-            prefill_chunk, self.limits.ladder, self._pool.host_limit_bytes
-        )
-        allowed_bytes = self.latest.allowed_bytes
-        asked = (allowed_bytes >> 20, chunk, relief, self.limits.storing)
-        if self._capacity[0] != asked:
-            tokens = self.costs.largest_tokens(allowed_bytes, chunk, relief)
-            self._capacity = (asked, tokens)
-        return self._capacity[1]
-
-    def out_of_memory(self, needed_bytes: int) -> OutOfMemory:
-        """Every rung is spent: the next prompt is planned, for a while, for less than there seemed
-        to be. That is what lacked, or, where no limit of ours was short, what is held by now.
-        """
-        now = self.snapshot()
-        least = self.costs.needed_bytes(LEAST_TEXT, LEAST_CHUNK)
-        there = now.allowed_bytes - needed_bytes if needed_bytes else now.own_bytes
-        self._found = max(least, there), now.device.at_s
-        now = self.snapshot()
-        return OutOfMemory(
-            "out_of_memory",
-            needed=needed_bytes,
-            used=now.own_bytes,
-            allowed=now.allowed_bytes,
-            footprint=self.costs.footprint(self.text.num_cached if self.text else 0, LEAST_CHUNK),
-            snapshot=now,
-        )
-
-    # --- making room ------------------------------------------------------------------------------
 
     def set_limit(self, reply: Reply, chunk_tokens: int) -> int:
         """Tells the pool what it may hold now beside the activations of such a step; returns
         those.
         """
-        now = self.snapshot()
+        now = self.glance()
         num_tokens = len(reply.request.prompt_ids) + reply.request.max_new_tokens
-        activations = self.costs.activations(chunk_tokens, num_tokens)
+        activations = self.activations(chunk_tokens, num_tokens)
         self._fixed_bytes = now.weight_bytes + now.library_bytes + activations
         self._pool.limit_bytes = max(0, now.allowed_bytes - self._fixed_bytes)
         self._pool.trim_host()
@@ -239,10 +83,17 @@ class Room:
         if spare_bytes(need, self.latest) >= 0:
             return  # as nearly always: what old text could give need not be counted
         self._calm = 0
+        self.count_idle()
         offers = () if ahead else self._offers(reply)
         reason = "others_grew" if self.latest.is_pressed else "no_room"
         for measure in plan_step(need, self.latest, self.limits.ladder, offers):
             yield self._take(reply, measure, reason)
+
+    def begins_block(self) -> bool:
+        """Whether the coming token of a reply does, so that there is something to plan for it."""
+        assert self.text is not None
+        sequence = self.text.sequence
+        return sequence.num_hot + 1 >= sequence.storing.hot_tokens + BLOCK_TOKENS
 
     def at_block(self, reply: Reply) -> Iterator[Took]:
         """Before a token of the reply that begins a block: makes room where other programs took
@@ -400,16 +251,6 @@ class Room:
             sequence = self.text.sequence
             sequence.shrink_hot(sequence.storing.hot_tokens + BLOCK_TOKENS + chunk)
         return Took(entry(ShrinkChunk.code, arguments, "out_of_memory", frees, None))
-
-
-def _host_bytes_per_s(device: torch.device) -> float | None:
-    """Measured while there is room; a device that is full already is taken to be no slower."""
-    try:
-        return host_to_device_per_s(device)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        return None
 
 
 def _told(

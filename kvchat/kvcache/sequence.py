@@ -274,8 +274,8 @@ class Sequence:
         for group, (geometry, table) in enumerate(
             zip(self.pool.geometries, self.tables, strict=True)
         ):
-            held = sum(block is not None for block in table)
-            held += len(self.evicted) if geometry.window is None else 0
+            # Without a window nothing but what was evicted is missing, and that counts as held.
+            held = len(table) if geometry.window is None else len(table) - table.count(None)
             sealed = num_tokens - self.storing.hot_tokens
             missing = geometry.blocks_held(sealed, prefill_chunk) - held
             depths = range(len(self.keys), len(self.keys) + max(0, missing))

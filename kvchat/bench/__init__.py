@@ -6,6 +6,7 @@
     cache             tokens in a GiB of KV, and what of the pool stands free
     requantize        storing a text in lower formats, beside decode steps
     resume            a text from disk after a restart, beside reading it again
+    planning          what deciding takes beside a decode step
     fidelity          what each pair of formats costs this model; the verdict is kept
     documents         whether the page that answers is found (--documents: a folder with QA.tsv)
 
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kvchat.bench import attention, fidelity, finding, requantize, resume, speed
+from kvchat.bench import attention, fidelity, finding, planning, requantize, resume, speed
 from kvchat.bench import cache as cache_bench
 from kvchat.bench.readers import PEERS
 from kvchat.bench.telling import told
@@ -39,6 +40,7 @@ NAMES = (
     "cache",
     "requantize",
     "resume",
+    "planning",
     "fidelity",
     "documents",
 )
@@ -96,6 +98,8 @@ class _Benches:
             yield from requantize.measured(self.engine, self._own(requantize.DEFAULT_PAIRS))
         if "resume" in names:
             yield from resume.measured(self.engine, self._contexts(resume.CONTEXTS))
+        if "planning" in names:
+            yield from planning.measured(self.engine, self._contexts(planning.CONTEXTS))
         if "fidelity" in names:
             yield from self._fidelity()
         if "documents" in names:

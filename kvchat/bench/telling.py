@@ -21,8 +21,8 @@ def told(row: dict[str, Any], lang: Language) -> str:
                 for name in ("read_bytes_per_s", "copy_bytes_per_s")
             }
             return say("bench.attention", lang, **row | rates)
-        case "waste":
-            return say("bench.waste", lang, **row)
+        case "waste" | "planning":
+            return say(f"bench.{row['name']}", lang, **row)
         case "requantize":
             return say("bench.requantize", lang, **row, freed=format_size(row["freed_bytes"]))
         case "documents" if row.get("part") == "finding":

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from kvchat import cli
-from kvchat.bench import NAMES, requantize, resume
+from kvchat.bench import NAMES, planning, requantize, resume
 from kvchat.bench.cache import Chats, measured, waste
 from kvchat.bench.telling import told
+from kvchat.device.memory import DeviceMemory
 from kvchat.engine.engine import Engine
 from kvchat.memory.formats import FormatPair
 from kvchat.models.verdicts import verdicts
@@ -92,6 +93,30 @@ def test_chats_that_live_near_the_limit(then: str | None) -> None:
     assert stored == ({"fp/fp"} if then is None else {"fp/fp", then})
 
 
+def test_planning_reads_the_device_at_edges_only(engine: Engine) -> None:
+    """Figures, not bounds: what a busy machine takes says nothing. All is as it was afterwards."""
+    probe, seen = engine.room.probe, []
+    right = probe.read
+
+    def read() -> DeviceMemory:
+        seen.append(1)
+        return right()
+
+    probe.read = read  # type: ignore[method-assign]
+    rows = list(planning.measured(engine, (256, 512, 10**6)))
+    del probe.read  # type: ignore[method-assign]
+    most = engine.loaded.spec.max_positions - 256
+    assert [row["context"] for row in rows] == [256, 512, most]
+    for row in rows:
+        assert 0 < row["between_us"] < row["edge_us"]
+        assert row["edge_probe_us"] > 0
+    assert len(seen) >= 301 * len(rows)
+    assert engine.room.probe is probe
+    assert engine.room.text is None
+    engine.pool.check_integrity(0)
+    assert engine.pool.device_bytes == 0
+
+
 def test_requantize_frees_what_it_says(engine: Engine) -> None:
     rows = list(requantize.measured(engine, ("int8", "int4"), context=256))
     assert [row["pair"] for row in rows] == ["int8/int8", "int4/int4"]
@@ -124,6 +149,8 @@ def test_every_row_has_a_line() -> None:
         {"name": "waste", "pair": "fp", "turns": 9, "mean_percent": 1.5, "worst_percent": 2.25},
         {"name": "cache", "model": "m", "pair": "fp", "limit_bytes": 2**30, "tokens": 8192,
          "bytes_per_token": 131072.0},
+        {"name": "planning", "context": 1024, "blocks": 16, "between_us": 0.4, "edge_us": 31.0,
+         "edge_probe_us": 180.0},
         {"name": "requantize", "pair": "int8/int8", "tokens": 4096, "threads": 1, "steps": 5,
          "requantize_ms": 1.5, "steps_ms": 2.5, "freed_bytes": 2**20},
         {"name": "decode", "context": 512, "threads": 2, "kvchat_ms": 1.0, "library_ms": 2.0,

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.admit import Told
@@ -18,12 +19,14 @@ from kvchat.chat.attached import attached
 from kvchat.chat.bring import asking_of, bring
 from kvchat.chat.citing import citer
 from kvchat.chat.frames import Frames
+from kvchat.chat.going_on import KeepLonger, begun, last_reply
 from kvchat.chat.keep import KeepInChat, KeepNothing, write_ledger
+from kvchat.chat.reasoning import opening_of
 from kvchat.chat.rendering import KnownSizes
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.summarizer import Summarizer
 from kvchat.chat.told import told_of_branch, told_of_messages
-from kvchat.chat.turn import Asking, Stopped, as_told, end_stopped, fail, make_answer
+from kvchat.chat.turn import Asking, Keeper, Stopped, as_told, end_stopped, fail, make_answer
 from kvchat.engine.events import Priority
 from kvchat.engine.worker import Worker
 from kvchat.errors import KVChatError, RequestError
@@ -117,6 +120,14 @@ class Answers:
             self._store.fork(chat, question.parent)
             return self._asked(live, pinned=pinned)
 
+    def go_on(self, chat: str, question: Message, turn: int) -> LiveAnswer:
+        """Goes on with the reply that was cut. Raises RequestError where it is not the last."""
+        live = self._begin(chat, turn, question.content)
+        with self._unless_it_fails(live):
+            reply = last_reply(self._store, chat, question)
+            live.text = reply.content
+            return self._start(live, lambda engine: self._told(engine, live, question, reply))
+
     def complete(
         self,
         messages: Sequence[Mapping[str, str]],
@@ -182,7 +193,7 @@ class Answers:
     def _start(
         self,
         live: LiveAnswer,
-        told: Callable[[Engine], tuple[Told, KeepInChat]],
+        told: Callable[[Engine], tuple[Told, Keeper]],
         when_stopped: Callable[[], object] = lambda: None,
     ) -> LiveAnswer:
         """`told` writes down what is not yet written; `when_stopped` does it if that came first."""
@@ -205,7 +216,7 @@ class Answers:
                 raise Stopped
         return self._worker.wait_ready()
 
-    def _asking(self, live: LiveAnswer, keeper: KeepInChat) -> Asking:
+    def _asking(self, live: LiveAnswer, keeper: Keeper) -> Asking:
         settings = self._settings()
 
         def tell(taken: dict[str, Any]) -> None:
@@ -275,7 +286,7 @@ class Answers:
         engine: Engine,
         live: LiveAnswer,
         write: Callable[[Sequence[Attachment]], Message],
-    ) -> tuple[Told, KeepInChat]:
+    ) -> tuple[Told, Keeper]:
         """Waits for the documents, then writes the question down with what it brings along."""
         live.status = "reading"
         store, chat, settings = self._store, live.chat, self._settings()
@@ -292,14 +303,25 @@ class Answers:
         message = write(brought.attachments)
         return self._told(engine, live, message)
 
-    def _told(self, engine: Engine, live: LiveAnswer, question: Message) -> tuple[Told, KeepInChat]:
-        """All that the chat could tell the model, and who keeps the answer to it."""
+    def _told(
+        self, engine: Engine, live: LiveAnswer, question: Message, reply: Message | None = None
+    ) -> tuple[Told, Keeper]:
+        """All that the chat could tell the model, and who keeps the answer to it; it goes on with
+        `reply`, where there is one.
+        """
         store, chat = self._store, live.chat
         there = attached(store, chat)
-        told = told_of_branch(store, chat, self._shelf, there)
+        keeps = self._settings().keep_reasoning
+        told = told_of_branch(store, chat, self._shelf, there, keeps_reasoning=keeps)
         cite = citer(there.as_told(question), there, self._shelf)
         about = (question.hash, engine.loaded.name, cite, self._frames.held_bytes)
-        return told, KeepInChat(store, live, *about)
+        live.opening = opening_of(engine.loaded)
+        if reply is None:
+            return told, KeepInChat(store, live, *about)
+        found = begun(store, chat, reply, engine.loaded.tokenizer, live.opening)
+        kept = KeepInChat(store, live, *about, begun=found)
+        longer = replace(told, messages=told.messages[:-1], begun=found.ids)
+        return longer, KeepLonger(kept, store, chat, found)
 
 
 def _refuse_if_empty(text: str) -> None:

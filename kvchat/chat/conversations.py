@@ -11,15 +11,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvchat.chat.ahead import AheadOfQuestions
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.answers import Answers
 from kvchat.chat.branch import Branch, with_pending
+from kvchat.chat.carrying import Carrying
+from kvchat.chat.choosing import Choosing
 from kvchat.chat.export import report_lines
 from kvchat.chat.frames import Frames
 from kvchat.chat.gauges import Gauges
 from kvchat.chat.held_settings import HeldSettings
 from kvchat.chat.known import KnownChats
 from kvchat.chat.library import Library
+from kvchat.chat.listing import Listing
 from kvchat.chat.loading import Loading
 from kvchat.chat.pinning import Pinning
 from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
@@ -67,6 +71,24 @@ class Conversations:
             self._store, self._shelf, lambda: self._engine, lambda: self.settings
         )
         self._taking_back = TakingBack(self._store, self._shelf)
+        self.carrying = Carrying(self._store, self._shelf)
+        self.listing = Listing(
+            self._store,
+            self._shelf,
+            self._frames,
+            self._kv_folder.chat_bytes,
+            lambda chat: self.live(chat) is not None,
+        )
+        self.ahead = AheadOfQuestions(
+            self._store,
+            self._shelf,
+            lambda: self._engine,
+            lambda: self.settings,
+            lambda chat: self.live(chat) is not None,
+        )
+        self.choosing = Choosing(
+            self._store, self._shelf, lambda: self._engine, lambda: self.settings, self.ahead
+        )
         self.library = Library(
             self._store, self._shelf, self._answers.refuse_if_busy, self._forget_kv_of_text
         )
@@ -80,10 +102,13 @@ class Conversations:
         return self.loading.engine
 
     def _use(self, engine: Engine) -> None:
-        from kvchat.engine.proving import Proving  # seconds of imports: the page must not wait
+        # Seconds of imports: the page must not wait.
+        from kvchat.engine.ahead import ReadingAhead
+        from kvchat.engine.proving import Proving
 
         self._shelf.use_tokenizer(engine.loaded.tokenizer)
         engine.proving = Proving(engine, self.held.verdicts, self.held.proven)
+        engine.ahead = ReadingAhead(engine)
 
     def _drop_unlisted(self) -> None:
         """Chats that were to end with a program that was killed before it could end them."""
@@ -96,6 +121,7 @@ class Conversations:
     def close(self) -> None:
         """Stops every answer, keeps what was written, lets go of the model and the data folder."""
         stopped = self._answers.stop_all()
+        self.ahead.close()
         self.loading.close()
         for live in stopped:
             live.wait_ended(10)
@@ -152,11 +178,28 @@ class Conversations:
     # --- chats ------------------------------------------------------------------------------------
 
     def chats(self, query: str = "") -> list[ChatRow]:
-        held = self._frames.chat_bytes()
-        return [
-            ChatRow(one.id, one.title, one.num_turns, one.updated_at_s, held.get(one.id, 0))
-            for one in self._store.chats(query)
-        ]
+        return self.listing.rows(query)
+
+    def drop_if_nothing(self, chat: str) -> bool:
+        """Deletes a chat that nobody would miss: see `Listing.is_nothing`."""
+        gone = self.listing.is_nothing(chat)
+        if gone:
+            self.delete(chat)
+        return gone
+
+    def show(self, chat: str, message: str) -> int:
+        """Shows a branch that has the message; returns the turn that it belongs to. Raises
+        RequestError where that is another branch than the one that is being answered.
+        """
+        if message not in {one.hash for one in self._store.messages(chat)}:
+            self._answers.refuse_if_busy(chat)
+            self._store.switch(chat, message)
+        turn = 0
+        for one in self._store.messages(chat):
+            turn += one.role == "user"
+            if one.hash == message:
+                break
+        return turn
 
     def new_chat(self, *, listed: bool = True) -> str:
         return self._store.new_chat("", self.settings.system_text, listed).id
@@ -170,6 +213,7 @@ class Conversations:
         """
         if self._store.chat(chat).listed:
             self._forget_kv(chat)
+        self.ahead.drop(chat)
         self._answers.end(chat)
         documents = [one.document for one in self._store.chat_documents(chat)]
         self._store.delete(chat)
@@ -196,6 +240,7 @@ class Conversations:
 
     def ask(self, chat: str, text: str) -> LiveAnswer:
         """Answers a question with all that the chat holds. Raises RequestError for an empty one."""
+        self.ahead.drop(chat)
         return self._answers.ask(chat, text)
 
     # A turn is meant by its number; `name`, its user message's hash, says which one the caller saw
@@ -296,16 +341,22 @@ class Conversations:
     def add_document(self, chat: str, path: Path, name: str) -> str:
         """Adds a file to a chat and begins to read it; returns its sha256. Raises DocumentError."""
         self._store.chat(chat)
-        return self._shelf.add(chat, path, name)
+        document = self._shelf.add(chat, path, name)
+        self.ahead.look(chat)
+        return document
 
     def remove_document(self, chat: str, document: str) -> None:
         self._store.detach(chat, document)
         self._shelf.drop_unused([document])
+        self.ahead.look(chat)
 
     def documents(self, chat: str) -> list[DocumentRow]:
         attached = self._store.chat_documents(chat)
         modes = self._known.of(chat).modes if attached else {}
         pins = self._store.document_pins(chat) if attached else {}
+        chosen = self._store.chosen_modes(chat) if attached else {}
+        left = self._store.left_pages(chat) if attached else {}
+        ahead = self.ahead.progress(chat) if attached else None
         none: frozenset[int] = frozenset()
         return [
             DocumentRow(
@@ -315,6 +366,9 @@ class Conversations:
                 **self._shelf.row(one.document, one.name),
                 pinned=pins.get(one.document, none) is None,
                 pinned_pages=tuple(sorted(pins.get(one.document) or none)),
+                chosen=chosen.get(one.document),
+                left_pages=tuple(sorted(left.get(one.document, none))),
+                ahead=ahead,
             )
             for one in attached
         ]

@@ -38,8 +38,10 @@ _NEEDED = {one.name for one in fields(Figures) if one.default is MISSING}
 # --- out ------------------------------------------------------------------------------------------
 
 
-def to_json(chat: WholeChat) -> str:
-    """Messages are numbered from 1 in the order given; parents come before children."""
+def to_json(chat: WholeChat, texts: Mapping[str, str]) -> str:
+    """Messages are numbered from 1 in the order given; parents come before children. `texts`: by
+    document, of those that stand before the first turn.
+    """
     numbers = {one.hash: number for number, one in enumerate(chat.messages, 1)}
     messages = [
         {
@@ -60,7 +62,7 @@ def to_json(chat: WholeChat) -> str:
         "system_text": chat.system_text,
         "created_at_s": chat.created_at_s,
         "documents": [
-            {"document": sha, "name": name, "leading": leading}
+            {"document": sha, "name": name, "leading": leading, "text": texts.get(sha, "")}
             for sha, name, leading in chat.documents
         ],
         "messages": messages,
@@ -120,8 +122,10 @@ def file_name(title: str, suffix: str) -> str:
 # --- in -------------------------------------------------------------------------------------------
 
 
-def from_json(content: bytes) -> WholeChat:
-    """Raises RequestError `chat_file` for anything that `to_json` would not have written."""
+def from_json(content: bytes) -> tuple[WholeChat, dict[str, str]]:
+    """The chat, and texts by document. Raises RequestError for anything that `to_json` would not
+    have written: no chat's file at all, a later version's, a damaged one.
+    """
     try:
         found = json.loads(content.decode("utf-8-sig"), parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -131,7 +135,8 @@ def from_json(content: bytes) -> WholeChat:
     if found["kvchat_chat"] != FORMAT:
         raise RequestError("chat_file_newer")
     try:
-        return _whole(found)
+        texts = {_sha(one["document"]): _text(one["text"]) for one in _list(found["documents"])}
+        return _whole(found), texts
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         raise RequestError("chat_file_damaged") from None
 
@@ -220,14 +225,15 @@ def _generation(row: Mapping[str, Any]) -> Generation:
     )
 
 
-def _figures(found: Mapping[str, Any]) -> dict[str, Any]:
+def _figures(found: Any) -> dict[str, Any]:
     """Those that replies have; none where some are missing, as of a reply that was interrupted."""
-    kept = {name: found[name] for name in _FIGURES if name in found}
+    kept = {name: value for name, value in _dict(found).items() if name in _FIGURES}
     if not kept.keys() >= _NEEDED:
         return {}
-    formats = kept["formats"]
-    if any(pair.split("/")[0] not in FORMATS or _count(size) < 0 for pair, size in formats.items()):
-        raise ValueError
+    for pair, size in _dict(kept["formats"]).items():
+        _count(size)
+        if any(one not in FORMATS for one in pair.split("/")):
+            raise ValueError
     for name, value in kept.items():
         if name != "formats" and (value is not None or name in _NEEDED):
             _number(value)
@@ -242,7 +248,7 @@ def _citation(row: Mapping[str, Any]) -> dict[str, Any]:
         _text(row["label"])
     if _count(row["page"]) < 1 or row["support"] not in ("given", "matched"):
         raise ValueError
-    return dict(row)
+    return _dict(row)
 
 
 def _refuse_unreached(messages: Any, tips: Sequence[Message]) -> None:
@@ -256,6 +262,12 @@ def _refuse_unreached(messages: Any, tips: Sequence[Message]) -> None:
             name = by_name[name].parent
     if reached != by_name.keys():
         raise ValueError
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return value
 
 
 def _list(value: Any) -> list[Any]:

@@ -7,6 +7,7 @@ from kvchat.chat.admit import Told
 from kvchat.chat.asked_back import asked_back
 from kvchat.chat.attached import Attached
 from kvchat.chat.pins import kept_turns
+from kvchat.chat.reasoning import without_reasoning
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.template import ChatMessage
 from kvchat.store.base import clean
@@ -14,8 +15,17 @@ from kvchat.store.records import Message, Role, message_hash
 from kvchat.store.store import Store
 
 
-def told_of_branch(store: Store, chat: str, shelf: Shelf, attached: Attached) -> Told:
-    """The branch that is shown, with the documents that stand after the system text."""
+def told_of_branch(
+    store: Store,
+    chat: str,
+    shelf: Shelf,
+    attached: Attached,
+    *,
+    keeps_reasoning: bool = False,
+) -> Told:
+    """The branch that is shown, with the documents that stand after the system text. Replies are
+    told without what the model thought before them, unless that is kept.
+    """
     documents = attached.leading_texts(shelf)
     there = [attached.as_told(one) for one in store.messages(chat)]
     pages = store.document_pins(chat)
@@ -24,7 +34,10 @@ def told_of_branch(store: Store, chat: str, shelf: Shelf, attached: Attached) ->
     return Told(
         row.system_text,
         documents,
-        [ChatMessage(one.role, message_text(one), one.hash) for one in there],
+        [
+            ChatMessage(one.role, message_text(one, keeps_reasoning=keeps_reasoning), one.hash)
+            for one in there
+        ],
         kept_turns(there, store.pins(chat), pages, shelf),
         datetime.date.fromtimestamp(row.created_at_s),
         pages,
@@ -33,8 +46,10 @@ def told_of_branch(store: Store, chat: str, shelf: Shelf, attached: Attached) ->
     )
 
 
-def message_text(message: Message) -> str:
+def message_text(message: Message, *, keeps_reasoning: bool = False) -> str:
     """A message as the model reads it: the text that came along, then the words."""
+    if message.role == "assistant":
+        return message.content if keeps_reasoning else without_reasoning(message.content)
     brought = [one.text for one in message.attachments if one.text]
     return "\n\n".join([*brought, message.content])
 

@@ -1,12 +1,12 @@
-"""Reasoning and answer told apart: tags whole, missing, unclosed, in pieces, or only talked about."""
+"""Reasoning told apart: tags that are whole, missing, unclosed, in pieces, or only talked about."""
 
 from collections.abc import Callable
 
 import pytest
 
+from kvchat.chat.attached import attached
 from kvchat.chat.conversations import Conversations
 from kvchat.chat.reasoning import TAGS, Reasoned, reasoned, without_reasoning
-from kvchat.chat.attached import attached
 from kvchat.chat.told import told_of_branch
 
 Start = Callable[..., Conversations]

@@ -40,7 +40,7 @@ SCRIPTS = (
     "settings.js",
     "keys.js",
 )
-STYLES = ("base.css", "layout.css", "chat.css", "code.css", "bar.css", "panel.css", "cache.css", "narrow.css")
+STYLES = ("base.css", "layout.css", "chat.css", "code.css", "bar.css", "panel.css", "cache.css", "settings.css", "narrow.css")
 
 
 @cache

@@ -22,6 +22,7 @@ from kvchat.chat.undo import Cost
 from kvchat.errors import DocumentError, KVChatError, RequestError, SettingsError, StoreError
 from kvchat.memory.verdicts import Verdict
 from kvchat.settings import SCHEMA, Settings, changed
+from tests.ui.gauges import StandInGauges
 from tests.ui.replies import reply_to
 
 MIB = 2**20
@@ -83,6 +84,9 @@ class StandIn:
         self.applied: list[dict[str, object]] = []
         self._chats: dict[str, Chat] = {}
         self._numbers = count(1)
+        self.gauges = StandInGauges(self)
+        self.programs: list[dict[str, Any]] = []
+        self.host_bytes = 0  # of the oldest turn, moved to the computer's memory
         self._device = threading.Lock()
         self._begun_s, self._load_s = time.monotonic(), load_s
 
@@ -118,6 +122,9 @@ class StandIn:
         if chat is not None:
             self._chat(chat)
         spans, documents = self._spans(chat)
+        for span in spans:
+            if span["kind"] == "turn":
+                span["pinned"] = self._chat(chat or "").path()[span["turn"] - 1].pinned
         kv = sum(s["bytes"] for s in spans)
         hot, slack, idle = (96 * MIB, 32 * MIB, 20 * MIB) if spans else (0, 16 * MIB, 0)
         computing = 420 * MIB if self._stage() in ("prefill", "decode") else 96 * MIB
@@ -126,10 +133,12 @@ class StandIn:
             "type": "frame", "at_s": time.time(),
             "runtime": {"stage": self._stage(), "load": self._load()},
             "device": {"total": TOTAL, "free": TOTAL - used, "other_processes": OTHER,
-                       "budget": self.budget, "headroom": HEADROOM},
+                       "budget": self.budget, "headroom": HEADROOM, "age_s": 0.0,
+                       "programs": list(self.programs)},
             "weights_bytes": WEIGHTS, "activations_bytes": computing, "runtime_bytes": RUNTIME,
-            "estimated": ["activations_bytes"],
-            "kv": {"device_bytes": kv + hot + slack, "host_bytes": 0, "disk_bytes": 0,
+            "estimated": ["activations_bytes"], "library_bytes": 0, "hangul_per_token": 0.62,
+            "kv": {"device_bytes": kv + hot + slack, "disk_bytes": 0,
+                   "host_bytes": sum(s["host_bytes"] for s in spans),
                    "hot_window_bytes": hot, "slack_bytes": slack, "idle_bytes": idle,
                    "capacity_tokens": self.room},
             "spans": spans, "turns": [s for s in spans if s["kind"] == "turn"],
@@ -160,9 +169,11 @@ class StandIn:
         if self.squeeze and age > 1:
             name = "int8/int8" if age < 4 else "int6/int4"
         size = int(tokens * TOKEN_BYTES * SHARE[name])
+        on_host = self.host_bytes if turn == 1 else 0
         return {
             "kind": kind, "turn": turn, "document": document, "tokens": tokens, "bytes": size,
-            "formats": {name: size}, "tier": "device", "reused_tokens": tokens // 2,
+            "formats": {name: size}, "tier": "mixed" if on_host else "device",
+            "host_bytes": on_host, "evicted_tokens": 0, "reused_tokens": tokens // 2,
             "prefill_s": 0.4, "decode_tokens_per_s": 33.2, "pinned": False, "shared": False,
         }  # fmt: skip
 
@@ -463,6 +474,8 @@ class StandIn:
             "time_to_first_token_s": first_s - begun_s, "decode_s": took_s, "bytes": size,
             "formats": {"fp/fp": size},
             "decode_tokens_per_s": spoken / took_s if spoken > 1 and took_s else None,
+            "prefill_tokens_per_s": 12 * len(node.text.split()) / max(1e-3, first_s - begun_s),
+            "prefill_flops_per_s": 9e12, "decode_bytes_per_s": 250e9,
         }  # fmt: skip
         return reason
 

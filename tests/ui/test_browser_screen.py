@@ -44,7 +44,7 @@ def test_the_bar_grows_turn_by_turn_and_sums_to_the_device(looking: Looking) -> 
 def test_hovering_a_segment_gives_its_numbers(looking: Looking) -> None:
     page = looking.page
     page.locator(".kv-s-weights").first.hover()
-    expect(page.locator(".kv-tip")).to_have_text("Weights · 4.36 GiB")
+    expect(page.locator(".kv-tip")).to_have_text("Weights · 4.36 GiB · 54.5 %")
 
 
 def test_what_was_done_is_said_with_its_reason(looking: Looking) -> None:

@@ -7,18 +7,17 @@
     const key = name.split("/")[0].replace("quanto", "int");
     return `kv-f-${KNOWN.includes(key) ? key : "fp"}`;
   };
-  const onDevice = (span) => !span.tier || span.tier === "device";
 
   // What is in the bar, from left to right: {key, bytes, kind, label, facts}
   const kvParts = (frame) => {
     const parts = [];
     for (const span of frame.spans ?? []) {
-      if (span.kind === "turn" || !onDevice(span) || !span.bytes) continue;
+      if (span.kind === "turn" || !span.bytes) continue;
       const label = span.kind === "document" ? K.name(span.document) : K.say(`ui.bar.${span.kind}`);
       parts.push({ key: `${span.kind}-${span.document ?? ""}`, bytes: span.bytes, label, span });
     }
     for (const span of K.turnsOf(frame)) {
-      if (!onDevice(span) || !span.bytes) continue;
+      if (!span.bytes) continue;
       parts.push({ key: `t${span.turn}`, bytes: span.bytes, label: K.say("ui.bar.turn", { turn: span.turn }), short: `${span.turn}`, span });
     }
     const kv = frame.kv ?? {};
@@ -74,45 +73,70 @@
     return { used, most, left: Math.max(0, most - used) };
   };
 
+  // How much more text fits, in words; the second figure is of this model's own tokenizer.
+  K.roomSaid = (frame) => {
+    const left = K.capacity(frame)?.left;
+    if (left === undefined) return "";
+    const said = K.say("ui.bar.room", { tokens: left });
+    const hangul = K.lang === "ko" && frame.hangul_per_token ? roughly(left * frame.hangul_per_token) : 0;
+    return hangul ? `${said} ${K.say("ui.bar.hangul", { chars: hangul })}` : said;
+  };
+  // Two digits are as exact as a sample makes it.
+  const roughly = (count) => {
+    const step = 10 ** Math.max(0, Math.floor(Math.log10(Math.max(1, count))) - 1);
+    return Math.round(count / step) * step;
+  };
+
   K.draw.bar = (box) => {
     const total = K.el("span", { class: "kv-bar-total" });
     const free = K.el("span", { class: "kv-muted" });
     const kv = K.el("span", { class: "kv-bar-kv" });
     const room = K.el("strong", { class: "kv-bar-room" });
-    const track = K.el("div", { class: "kv-track", role: "img" });
+    const track = K.el("div", { class: "kv-track", role: "img", tabindex: "0" });
+    const lane = K.el("div", { class: "kv-lane", "aria-hidden": "true" });
     const line = K.el("div", { class: "kv-headroom" });
     const legend = K.el("ul", { class: "kv-legend" });
-    const tip = K.el("div", { class: "kv-tip", role: "tooltip", hidden: true });
+    const wrap = K.el("div", { class: "kv-track-wrap" }, track, line, lane);
+    const what = K.button("ui.held", "list", () => K.held.toggle(), { class: "kv-tool kv-held-button", "aria-expanded": "false" });
     box.append(
       K.el("section", { class: "kv-bar", "aria-label": K.say("ui.bar.title") },
-        K.el("div", { class: "kv-bar-line" }, total, free, K.el("span", { class: "kv-space" }), kv, room),
-        K.el("div", { class: "kv-track-wrap" }, track, line, tip),
+        K.el("div", { class: "kv-bar-line" }, total, free, K.el("span", { class: "kv-space" }), kv, room, what),
+        wrap,
         legend,
         K.lastAction()
       )
     );
     const segments = new Map();
+    const onHost = new Map();
+    const tip = K.tip(wrap, track);
+    K.held.stand(wrap, what);
     K.on("frame", (frame) => {
       const drawn = K.parts(frame);
-      drawSegments(track, segments, drawn);
+      drawSegments(track, segments, drawn.parts, drawn.of);
+      drawSegments(lane, onHost, hostParts(frame), drawn.of);
       drawLine(line, drawn);
       drawLegend(legend, drawn, frame);
       const used = drawn.of - drawn.free;
+      const device = frame.kv?.device_bytes ?? 0;
       K.put(total, K.say(drawn.small ? "ui.bar.of_budget" : "ui.bar.of_device", { used: K.size(used), of: K.size(drawn.of) }));
       K.put(free, K.say("ui.bar.left", { free: K.size(drawn.free) }));
-      K.put(kv, K.say("ui.bar.kv", { bytes: K.size(frame.kv?.device_bytes ?? 0) }));
-      const left = K.capacity(frame);
-      K.put(room, left ? K.say("ui.bar.room", { tokens: left.left }) : "");
-      track.setAttribute("aria-label", [total, free, kv, room].map((one) => one.textContent).join(", "));
-      tipFor(tip, segments);
+      K.put(kv, K.say("ui.bar.kv.share", { bytes: K.size(device), percent: K.number((device / drawn.of) * 100, device < 0.1 * drawn.of ? 1 : 0) }));
+      K.put(room, K.roomSaid(frame));
+      const label = [total, free, kv, room].map((one) => one.textContent).join(", ");
+      if (track.getAttribute("aria-label") !== label) track.setAttribute("aria-label", label);
+      tip();
     });
-    hover(track, tip, segments);
   };
+  // What of the turns lies in the computer's memory: under the bar, hatched, in the bar's own scale.
+  const hostParts = (frame) =>
+    (frame.spans ?? [])
+      .filter((span) => span.host_bytes > 0)
+      .map((span) => ({ key: `h${span.kind}${span.turn ?? span.document ?? ""}`, bytes: span.host_bytes, label: "", span: { ...span, tier: "host" } }));
 
-  const drawSegments = (track, segments, drawn) => {
+  const drawSegments = (track, segments, parts, of) => {
     const seen = new Set();
     let place = 0;
-    for (const part of drawn.parts) {
+    for (const part of parts) {
       if (part.bytes <= 0) continue;
       seen.add(part.key);
       let segment = segments.get(part.key);
@@ -122,7 +146,7 @@
       }
       if (track.children[place] !== segment) track.insertBefore(segment, track.children[place] ?? null);
       place += 1;
-      paint(segment, part, (part.bytes / drawn.of) * 100);
+      paint(segment, part, (part.bytes / of) * 100);
     }
     for (const [key, segment] of segments) {
       if (seen.has(key)) continue;
@@ -130,11 +154,12 @@
       segments.delete(key);
     }
   };
+  const onHost = (span) => span?.tier === "host" || span?.tier === "mixed";
   const paint = (segment, part, percent) => {
     const width = `${percent.toFixed(3)}%`;
     if (segment.style.width !== width) segment.style.width = width;
     const isTurn = part.span?.kind === "turn" || part.key.startsWith("t") && part.span;
-    const name = `kv-seg kv-s-${part.span ? (isTurn ? "turn" : part.span.kind) : part.key}${part.estimated ? " kv-estimated" : ""}`;
+    const name = `kv-seg kv-s-${part.span ? (isTurn ? "turn" : part.span.kind) : part.key}${part.estimated ? " kv-estimated" : ""}${onHost(part.span) ? " kv-tier" : ""}`;
     if (segment.className !== name) segment.className = name;
     const fill = part.span ? K.fill(part.span.formats) : "";
     if (segment.dataset.fill !== fill) {
@@ -170,16 +195,17 @@
     const rows = new Map();
     for (const part of drawn.parts) {
       if (part.bytes <= 0 || part.key === "free") continue;
-      if (part.bytes / drawn.of > 0.09 && !part.span && !part.estimated) continue; // the bar says it
+      if (part.bytes / drawn.of > 0.09 && !part.span && !part.field) continue; // the bar says it
       const key = ["hot", "slack", "library"].includes(part.key) ? "slack" : part.key; // one kind of room
       const known = rows.get(key)?.bytes ?? 0;
-      if (!part.span) rows.set(key, { tone: `kv-s-${key}`, label: K.say(`ui.bar.${key}`), bytes: known + part.bytes, estimated: part.estimated });
+      if (!part.span) rows.set(key, { tone: `kv-s-${key}`, label: K.say(`ui.bar.${key}`), bytes: known + part.bytes, estimated: part.estimated, tag: tagOf(part) });
       for (const [name, bytes] of part.span ? Object.entries(part.span.formats ?? {}) : []) {
         const row = rows.get(name) ?? { tone: K.tint(name), label: `KV ${K.format(name)}`, bytes: 0 };
         row.bytes += bytes;
         rows.set(name, row);
       }
     }
+    if (frame.kv?.host_bytes) rows.set("host", { tone: "kv-s-host", label: K.say("ui.bar.host"), bytes: frame.kv.host_bytes });
     if (drawn.small) rows.set("other", { tone: "kv-s-other", label: K.say("ui.bar.outside"), bytes: (frame.device.total ?? 0) - (frame.device.free ?? 0), outside: true });
     if (drawn.headroom) rows.set("headroom", { tone: "kv-s-headroom", label: K.say("ui.bar.headroom"), bytes: drawn.headroom });
     const wanted = [...rows.values()];
@@ -189,33 +215,10 @@
       const [mark, text] = legend.children[at].children;
       const name = row.tone.startsWith("kv-s-") ? `kv-mark ${row.tone}${row.estimated ? " kv-estimated" : ""}` : `kv-mark ${row.tone}`;
       if (mark.className !== name) mark.className = name;
-      K.put(text, `${row.label} ${K.size(row.bytes)}${row.estimated ? K.say("ui.bar.estimated") : ""}`);
+      K.put(text, `${row.label} ${K.size(row.bytes)}${row.tag ?? ""}`);
     });
   };
-
-  let over = null;
-  const hover = (track, tip, segments) => {
-    track.addEventListener("pointermove", (event) => {
-      over = event.target.closest(".kv-seg");
-      tipFor(tip, segments);
-    });
-    track.addEventListener("pointerleave", () => {
-      over = null;
-      tipFor(tip, segments);
-    });
-  };
-  const tipFor = (tip) => {
-    K.show(tip, Boolean(over?.isConnected));
-    if (!over?.isConnected) return;
-    const { label, bytes, span, estimated } = over.kvPart;
-    const lines = [`${label} · ${K.size(bytes)}${estimated ? K.say("ui.bar.estimated") : ""}`];
-    if (span) {
-      lines.push(K.say("ui.tip.tokens", { tokens: span.tokens ?? 0 }) + ` · ${Object.keys(span.formats ?? {}).map(K.format).join(", ")}`);
-      if (span.reused_tokens) lines.push(K.say("ui.tip.reused", { tokens: span.reused_tokens }));
-    }
-    K.put(tip, lines.join("\n"));
-    const middle = over.offsetLeft + over.offsetWidth / 2;
-    const half = tip.offsetWidth / 2;
-    tip.style.left = `${Math.max(half, Math.min(middle, over.parentElement.offsetWidth - half))}px`;
-  };
+  // Each figure that could be either says which it is.
+  const tagOf = (part) => (part.field ? K.say(part.estimated ? "ui.bar.estimated" : "ui.bar.measured") : "");
+  K.tagOf = tagOf;
 })();

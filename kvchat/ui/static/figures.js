@@ -10,13 +10,15 @@
       if (!note) continue;
       const span = held.get(note.turn);
       const live = K.isLive(note.turn);
-      const key = live ? null : [span?.tokens, span?.bytes, span?.tier, Object.keys(span?.formats ?? {}), note.figures?.reply_tokens].join();
+      const key = live ? null : [span?.tokens, span?.bytes, span?.host_bytes, span?.tier, Object.keys(span?.formats ?? {}), note.figures?.reply_tokens].join();
       if (!live && line.kvKey === key) continue; // most turns are as they were
       line.kvKey = key;
       const [chip, speed] = line.children;
       chip.style.setProperty("--kv-tone", K.fill(span?.formats ?? note.figures?.formats));
       K.put(chip, chipOf(note, span));
       K.put(speed, live ? progressOf() : tookOf(note.figures));
+      const help = live || !note.figures ? "" : K.say("ui.figures.help");
+      if (speed.title !== help) speed.title = help;
       K.show(chip, Boolean(chip.textContent));
     }
   };
@@ -25,8 +27,8 @@
     const name = K.say("ui.bar.turn", { turn: note.turn });
     if (!span) return `${name} · ${K.say("ui.figures.not_held")}`;
     const formats = Object.entries(span.formats ?? {}).filter(([, bytes]) => bytes > 0);
-    const parts = [name, K.say("ui.figures.tokens", { tokens: span.tokens ?? 0 }), K.size(span.bytes ?? 0), formats.map(([format]) => K.format(format)).join(" + ")];
-    if (span.tier && span.tier !== "device") parts.push(K.say(`ui.tier.${span.tier}`));
+    const parts = [name, K.say("ui.figures.tokens", { tokens: span.tokens ?? 0 }), K.size((span.bytes ?? 0) + (span.host_bytes ?? 0)), formats.map(([format]) => K.format(format)).join(" + ")];
+    if (span.tier) parts.push(K.say(`ui.tier.short.${span.tier}`));
     return parts.filter(Boolean).join(" · ");
   };
   const progressOf = () => {
@@ -36,13 +38,19 @@
     const rate = status === "decode" && pace.rate ? K.say("ui.figures.rate", { rate: K.number(pace.rate, 1) }) : "";
     return [K.say(`ui.live.${status}`), rate].filter(Boolean).join(" · ");
   };
+  // What the answer took, in the order in which it happened: read, first token, written.
   const tookOf = (made) => {
     if (!made) return "";
+    const read = made.prompt_tokens - made.reused_tokens;
     const parts = [K.say("ui.figures.reused", { tokens: made.reused_tokens, of: made.prompt_tokens })];
+    if (read > 0 && made.prefill_tokens_per_s) parts.push(K.say("ui.figures.reading", { rate: rounded(made.prefill_tokens_per_s) }));
     if (made.reply_tokens) parts.push(K.say("ui.figures.first", { s: made.time_to_first_token_s.toFixed(2) }));
-    if (made.decode_tokens_per_s) parts.push(K.say("ui.figures.rate", { rate: K.number(made.decode_tokens_per_s, 1) }));
-    return [...parts, K.say("ui.figures.reply", { tokens: made.reply_tokens })].join(" · ");
+    parts.push(K.say("ui.figures.reply", { tokens: made.reply_tokens }));
+    if (made.decode_tokens_per_s) parts.push(K.say("ui.figures.rate", { rate: rounded(made.decode_tokens_per_s) }));
+    if (made.decode_bytes_per_s) parts.push(K.perSecond(made.decode_bytes_per_s));
+    return parts.join(" · ");
   };
+  const rounded = (rate) => K.number(rate, rate < 100 ? 1 : 0);
 
   // How fast the answer grows, from what the cache gained in the last seconds.
   const pace = { turn: 0, points: [], rate: 0 };

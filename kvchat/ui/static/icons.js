@@ -24,6 +24,9 @@
     note: "M12 8v5M12 16.500v.5M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18z",
     pin: "M9 4h6l-1 6 3 3v2H7v-2l3-3zM12 15v5",
     pinned: "M9 4h6l-1 6 3 3v2H7v-2l3-3zM12 15v5M11 7h2M10.500 11h3M9 14h6",
+    list: "M8 6h12M8 12h12M8 18h12M4 6h.01M4 12h.01M4 18h.01",
+    save: "M12 4v11M7 11l5 5 5-5M5 20h14",
+    import: "M12 16V5M7 9l5-5 5 5M5 20h14",
     keys: "M3 7h18v10H3zM7 11h.01M11 11h.01M15 11h.01M8 14h8",
   };
   const SVG = "http://www.w3.org/2000/svg";

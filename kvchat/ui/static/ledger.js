@@ -21,6 +21,10 @@
     return at.toLocaleString(K.lang, { ...day, hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
   };
 
+  K.entryWhat = what;
+  K.entryWhy = why;
+  K.entryWhen = when;
+
   K.lastAction = () => {
     const text = K.el("span", { class: "kv-last-what" });
     const time = K.el("span", { class: "kv-muted kv-last-when" });

@@ -12,6 +12,7 @@ from kvchat import cli
 from kvchat.chat.conversations import Conversations
 from kvchat.settings import Settings
 from kvchat.store.store import Store
+from tests.documents.locked import lock
 from tests.documents.small_pdf import write_pdf
 from tests.tiny import tiny_folder
 
@@ -163,4 +164,23 @@ def test_what_a_killed_ask_left_is_gone_at_the_next(ask: Ask, notes: Path, data_
     conversations.close()
     assert ask("hello") == 0
     assert kept(data_dir) == {}
+    assert files(data_dir) == []
+
+
+def test_a_locked_file_takes_its_password_from_the_line_or_the_terminal(
+    ask: Ask, notes: Path, data_dir: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = str(lock(notes, "비밀 1"))
+    assert ask("one", "--pdf", locked) == 1
+    assert "password" in capsys.readouterr().err
+    assert ask("one", "--pdf", locked, "--pdf-password", "비밀 2", "--pdf-password", "비밀 1") == 0
+    typed = iter(["wrong", "비밀 1"])
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "kvchat.cli_ask.on_terminal", lambda: lambda prompt: asked.append(prompt) or next(typed)
+    )
+    capsys.readouterr()
+    assert ask("one", "--pdf", locked) == 0
+    assert len(asked) == 2
+    assert "wrong" in capsys.readouterr().err
     assert files(data_dir) == []

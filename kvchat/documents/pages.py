@@ -19,6 +19,8 @@ LEAST_HIDDEN = 25
 _MOST_HIDDEN_PAGES = 0.5
 """What more pages than this have is a printer's line on each, not a message."""
 
+_MUCH_HIDDEN = 0.5
+
 _LEAST_CONFIDENCE = 75
 """Percent; recognised text below it is told to be doubtful."""
 
@@ -95,8 +97,8 @@ def notes(document: ReadDocument) -> list[Note]:
     """What a person must know before the first question."""
     found = list(_unread(document.pages))
     hidden = [page for page in document.pages if page.verdict == "hidden"]
-    layers = [page for page in hidden if page.facts.over_picture and page.facts.order is None]
     orders = [page for page in hidden if page.facts.order is not None]
+    layers = [page for page in hidden if _is_layer(page) and page not in orders]
     others = [page for page in hidden if page not in layers and page not in orders]
     found += _named("document.pages_text_layer", layers)
     found += _named("document.pages_hidden", others)
@@ -136,19 +138,28 @@ def page_ranges(numbers: list[int]) -> str:
 
 
 def hidden_told(pages: Sequence[Page]) -> list[Page]:
-    """Pages with text that cannot be seen get their verdict: always where it is an order or most of
+    """Pages with text that cannot be seen get their verdict: always where it is an order or much of
     the page; else only if few pages have any, as a printer's line stands on all of them.
     """
     some = [page for page in pages if page.facts.num_hidden >= LEAST_HIDDEN]
     is_usual = len(some) > max(1, _MOST_HIDDEN_PAGES * len(pages))
-    found = []
-    for page in pages:
-        shown = max(len("".join(page.text.split())), 1)
-        much = page.facts.num_hidden >= LEAST_HIDDEN and (
-            not is_usual or page.facts.num_hidden > shown / 3
-        )
-        if page.has_text and (page.facts.order is not None or much):
-            found.append(replace(page, verdict="hidden"))
-        else:
-            found.append(page)
-    return found
+    return [
+        replace(page, verdict="hidden") if page.has_text and _hides(page, is_usual) else page
+        for page in pages
+    ]
+
+
+def _hides(page: Page, is_usual: bool) -> bool:
+    if page.facts.order is not None:
+        return True
+    return page.facts.num_hidden >= LEAST_HIDDEN and (
+        not is_usual or _hidden_share(page) > _MUCH_HIDDEN
+    )
+
+
+def _is_layer(page: Page) -> bool:
+    return page.facts.over_picture and _hidden_share(page) > _MUCH_HIDDEN
+
+
+def _hidden_share(page: Page) -> float:
+    return page.facts.num_hidden / max(len("".join(page.text.split())), 1)

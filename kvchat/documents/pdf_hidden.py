@@ -69,8 +69,8 @@ def drawn(page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage) -> Drawn:
     left, bottom, right, top = page.get_bbox()
     area = max((right - left) * (top - bottom), 1.0)
     found = Drawn()
-    look = _Look((left, bottom, right, top))
     handle = ctypes.cast(textpage.raw, _POINTER).value
+    look = _Look((left, bottom, right, top), handle)
     for matrix, one in _objects(page):
         found.num_objects += 1
         kind = _kind_of(one)
@@ -137,8 +137,8 @@ def _mapped(box: Box, matrix: Matrix) -> Box:
 class _Look:
     """Which text can be seen, with what was painted before it."""
 
-    def __init__(self, page: Box) -> None:
-        self._page = page
+    def __init__(self, page: Box, textpage: int | None) -> None:
+        self._page, self._textpage = page, textpage
         self._painted: list[tuple[int, Matrix]] = []
         self._box = (ctypes.c_float * 4)()
         self._places = [ctypes.addressof(self._box) + 4 * i for i in range(4)]
@@ -168,8 +168,8 @@ class _Look:
         left, bottom, right, top = self._page
         if x1 < left or x0 > right or y1 < bottom or y0 > top:
             return True
-        if y1 - y0 < LEAST_HEIGHT and x1 - x0 > 8 * (y1 - y0):
-            return True
+        if y1 - y0 < LEAST_HEIGHT and sum(map(str.isalnum, _text(one, self._textpage))) > 2:
+            return True  # but a dash is flat, too
         return is_white and not self._is_on_colour(box)
 
     def _least_colour(self) -> int:

@@ -71,8 +71,6 @@ def _unreadable() -> dict[str, Any]:
 
 def _verdict(printed: str, values: str, seen: Drawn, facts: dict[str, Any]) -> str:
     count = _num_seen(printed)
-    if facts["order"] or facts["num_hidden"] >= FEW_CHARACTERS:
-        return "hidden"
     if count < FEW_CHARACTERS and seen.image_share > SCAN_SHARE and not values:
         return "scan"
     if values and (facts["num_fields"] or count < FEW_CHARACTERS):

@@ -4,6 +4,8 @@ Runs in the child process only.
 """
 
 import ctypes
+import math
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import repeat
@@ -12,7 +14,8 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 
 from kvchat.documents.clean import HYPHEN_MARK
-from kvchat.documents.reading_order import Box, Ordered, in_reading_order
+from kvchat.documents.reading_order import MOST_CHARACTERS, Box, Ordered, in_reading_order
+from kvchat.documents.right_to_left import is_right_to_left, written_order
 
 MOST_PAGE_CHARACTERS = 1_000_000
 
@@ -36,8 +39,52 @@ def ordered_text(page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage) -> Or
     if len(text) != count:  # characters without a code were left out: take them one by one
         codes = (pdfium.FPDFText_GetUnicode(textpage, i) for i in range(count))
         text = "".join(HYPHEN_MARK if code == 2 else chr(code) for code in codes)
-    boxes = _turned(char_boxes(textpage, count), page.get_rotation(), *page.get_size())
+    turn = _turn(page, textpage, text)
+    boxes = _turned(char_boxes(textpage, count), *turn)
+    if is_right_to_left(text) and len(text) <= MOST_CHARACTERS:
+        advances, origins = _advances(textpage, count)
+        baselines = [y for _, y, _, _ in _turned(origins, *turn)]
+        return written_order(text, _turned(advances, *turn), boxes, baselines)
     return in_reading_order(text, boxes)
+
+
+_SAMPLED = 24
+_RIGHT_ANGLE = math.pi / 2
+
+
+def _turn(
+    page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage, text: str
+) -> tuple[int, float, float]:
+    """(degrees, width, height) by which boxes are turned so that the text runs from left to right:
+    as the page is shown, unless most letters stand askew then too.
+    """
+    rotation, (width, height) = page.get_rotation(), page.get_size()
+    if rotation in (90, 270):
+        width, height = height, width
+    step = max(1, len(text) // _SAMPLED)
+    sampled = (i for i in range(0, len(text), step) if text[i].isalnum())
+    angles = [pdfium.FPDFText_GetCharAngle(textpage, i) for i in sampled]
+    # Letters that lean to the left are upright once the page is turned to the right.
+    turns = Counter(-round(angle / _RIGHT_ANGLE) % 4 * 90 for angle in angles if angle >= 0)
+    if turns:
+        rotation = turns.most_common(1)[0][0]
+    return (rotation, height, width) if rotation in (90, 270) else (rotation, width, height)
+
+
+def _advances(textpage: pypdfium2.PdfTextPage, count: int) -> tuple[list[Box], list[Box]]:
+    """The boxes of the characters with the room that they take in their line, and their origins on
+    the baseline as boxes without a size.
+    """
+    room = pdfium.FS_RECTF()
+    x, y = ctypes.c_double(), ctypes.c_double()
+    boxes: list[Box] = []
+    origins: list[Box] = []
+    for i in range(count):
+        pdfium.FPDFText_GetLooseCharBox(textpage, i, room)
+        pdfium.FPDFText_GetCharOrigin(textpage, i, x, y)
+        boxes.append((room.left, room.bottom, room.right, room.top))
+        origins.append((x.value, y.value, x.value, y.value))
+    return boxes, origins
 
 
 def char_boxes(textpage: pypdfium2.PdfTextPage, count: int) -> list[Box]:

@@ -12,13 +12,13 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from math import floor
 from statistics import median
 from typing import NamedTuple
 
 Box = tuple[float, float, float, float]
 """left, bottom, right, top in points, y upwards, as the page is seen."""
 
-_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]+")
 _NO_LETTER = re.compile(r"[\W\d_]+")
 _NARROW = "fijlrtI"
 
@@ -49,6 +49,10 @@ class Ordered(NamedTuple):
         return found
 
 
+MOST_WIDTH = 20_000
+"""Points; a PDF page has 14,400 at most. What is wider was set off the page."""
+
+
 class Piece(NamedTuple):
     """Characters of one line with no gap as wide as a gutter between them; `ranges` of them stand
     a blank apart.
@@ -73,8 +77,6 @@ def in_reading_order(text: str, boxes: Sequence[Box]) -> Ordered:
         return Ordered(text, [(0, len(text))], [])
     size = median(heights)
     pieces, blanks = _pieces(text, boxes, size)
-    if _num_right_to_left(text) > len(text) / 5:
-        return _as_given(text, blanks)
     ordered, has_columns = _ordered(pieces, size)
     if not has_columns or not _was_interleaved(pieces, ordered):
         return _as_given(text, blanks)
@@ -164,16 +166,15 @@ def _parted(start: int, stop: int, blanks: Sequence[int]) -> list[Range]:
 def _part_words(text: str, at: int, gap: float) -> bool:
     """Whether a gap before text[at], in heights of a letter, is a blank that was not written.
 
-    Latin letters only, and a wider gap by narrow ones: those stand apart in a typewriter face.
+    Latin letters and digits only, and a wider gap by narrow ones: those stand apart in a typewriter
+    face.
     """
     pair = text[at - 1 : at + 1]
+    if pair.isascii() and pair.isdigit():
+        return gap > 0.85
     if not (pair.isascii() and pair.isalpha()):
         return False
     return gap > 0.85 or not (pair[0] in _NARROW or pair[1] in _NARROW)
-
-
-def _num_right_to_left(text: str) -> int:
-    return 0 if text.isascii() else sum(map(len, _RIGHT_TO_LEFT.findall(text)))
 
 
 def _ordered(pieces: list[Piece], size: float) -> tuple[list[list[Piece]], bool]:
@@ -192,13 +193,15 @@ def _gutters(pieces: list[Piece], size: float) -> list[float]:
     """Middles of the vertical strips that few pieces cross, the emptiest and widest first."""
     if len(pieces) < 8:
         return []
-    start = int(min(p.left for p in pieces))
-    width = int(max(p.right for p in pieces)) - start + 1
+    start = floor(min(p.left for p in pieces))
+    width = floor(max(p.right for p in pieces)) - start + 1
+    if width > MOST_WIDTH:
+        return []
     steps = [0.0] * (width + 1)
     for piece in pieces:
         height = piece.top - piece.bottom
-        steps[int(piece.left) - start] += height
-        steps[min(int(piece.right) - start + 1, width)] -= height
+        steps[floor(piece.left) - start] += height
+        steps[min(floor(piece.right) - start + 1, width)] -= height
     covered, total = [], 0.0
     for step in steps[:width]:
         total += step

@@ -18,6 +18,7 @@ from kvchat.chat.branch import Branch, with_pending
 from kvchat.chat.carrying import Carrying
 from kvchat.chat.choosing import Choosing
 from kvchat.chat.export import report_lines
+from kvchat.chat.choosing import Choosing
 from kvchat.chat.frames import Frames
 from kvchat.chat.gauges import Gauges
 from kvchat.chat.held_settings import HeldSettings
@@ -88,6 +89,13 @@ class Conversations:
         )
         self.choosing = Choosing(
             self._store, self._shelf, lambda: self._engine, lambda: self.settings, self.ahead
+        )
+        self.ahead = AheadOfQuestions(
+            self._store,
+            self._shelf,
+            lambda: self._engine,
+            lambda: self.settings,
+            lambda chat: self.live(chat) is not None,
         )
         self.library = Library(
             self._store, self._shelf, self._answers.refuse_if_busy, self._forget_kv_of_text

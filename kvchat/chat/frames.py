@@ -96,6 +96,7 @@ class Frames:
                 "tokens": row.num_tokens,
                 "problem": row.problem,
                 "mode": row.mode,
+                "ahead": row.ahead,
                 "pinned": row.pinned,
                 "pinned_pages": list(row.pinned_pages),
             }

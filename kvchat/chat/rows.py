@@ -66,7 +66,8 @@ class Exchange:
 class DocumentRow:
     """`problem`: why it cannot be read; `notes`: codes with facts; `mode`: how its text is read.
     `pinned`: all of it is; `pinned_pages`: these are. `is_complete`: no more text is to come, from
-    the file or from the recognition of its pictures (`num_recognised` of so many pages).
+    the file or from the recognition of its pictures (`num_recognised` of so many pages). `chosen`:
+    how it is to be read; `left_pages`: not at all; `ahead`: how much of the chat is read by now.
     """
 
     document: str
@@ -84,3 +85,6 @@ class DocumentRow:
     is_complete: bool = True
     num_recognised: int = 0
     num_to_recognise: int = 0
+    chosen: str | None = None
+    left_pages: tuple[int, ...] = ()
+    ahead: dict[str, Any] | None = None

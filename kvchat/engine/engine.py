@@ -55,6 +55,7 @@ from kvchat.planner.plan import Snapshot
 from kvchat.units import format_size
 
 if TYPE_CHECKING:
+    from kvchat.engine.ahead import ReadingAhead
     from kvchat.engine.gauging import Gauging
     from kvchat.engine.proving import Proving
     from kvchat.models.calibrations import KeptCalibration
@@ -104,6 +105,7 @@ class Engine:
         self.known: KeptCalibration | None = None
         self.proving: Proving | None = None
         self.gauging: Gauging | None = None
+        self.ahead: ReadingAhead | None = None
         self.limits = limits
         self._spans: tuple[Span, ...] = ()
         self._chat = ""

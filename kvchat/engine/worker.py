@@ -232,7 +232,8 @@ class Worker:
                 job = self._jobs.get(timeout=SAVING_INTERVAL_S if busy else IDLE_INTERVAL_S)
             except queue.Empty:
                 if not saving:
-                    proving = self._proves(engine) or self._gauges(engine)
+                    reading = self._reads_ahead(engine)
+                    proving = reading or self._proves(engine) or self._gauges(engine)
                     self._measure(engine)
                     self._check(engine)
                 continue
@@ -264,6 +265,18 @@ class Worker:
         except Exception:
             logger.exception("saving failed")
             return False
+
+    def _reads_ahead(self, engine: Engine) -> bool:
+        """Reads a chunk of what may be asked about next; whether there is more to do."""
+        ahead = engine.ahead
+        if ahead is None:
+            return False
+        try:
+            return ahead.go_on(lambda: self._is_wanted or not self._jobs.empty())
+        except Exception:
+            logger.exception("a text could not be read ahead")
+        ahead.failed()  # out of the except block, which keeps the step's tensors alive
+        return False
 
     def _proves(self, engine: Engine) -> bool:
         """Tries the formats a little further, until somebody asks; whether there is more to do."""

@@ -63,6 +63,8 @@ def reasoned(reply: str, *, growing: bool = False) -> Reasoned:
 
 
 def without_reasoning(reply: str) -> str:
+    if "<" not in reply and "[" not in reply:  # as most: a long chat has thousands of them
+        return reply
     return reasoned(reply).answer
 
 

@@ -7,6 +7,7 @@ Values in, values out: no device, no clock, no tensor. Two questions are asked:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from kvchat.device.copying import host_seconds_per_step
 from kvchat.device.memory import DeviceMemory
@@ -149,7 +150,7 @@ def plan_admission(need: Need, snapshot: Snapshot, costs: Costs, ladder: Sequenc
     return trial.plan(cut)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Trial:
     """One way to make a prompt fit, by arithmetic: a chunk, and what is done about old text."""
 
@@ -164,12 +165,16 @@ class _Trial:
         taken to be missing there.
         """
         need, storing = self.need, self.costs.storing
-        blocks = len(whole_blocks(need.old, storing.sink_tokens, self._old_stop))
         whole, sealed = (
             (n - storing.hot_tokens) // BLOCK_TOKENS
             for n in (need.prompt_tokens + need.least_reply, num_tokens)
         )
-        return max(0, blocks - max(0, whole - sealed))
+        return max(0, self._most_old_blocks - max(0, whole - sealed))
+
+    @cached_property
+    def _most_old_blocks(self) -> int:
+        """Of the prompt with its least reply. A long chat has many ranges of old text."""
+        return len(whole_blocks(self.need.old, self.costs.storing.sink_tokens, self._old_stop))
 
     @property
     def _old_stop(self) -> int:

@@ -3,10 +3,8 @@ the model no longer sees stands in the ledger.
 """
 
 import gc
-import os
-import subprocess
-import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -25,12 +23,13 @@ from kvchat.memory.formats import FormatPair
 from kvchat.planner.plan import LEAST_REPLY
 from kvchat.settings import resolve
 from kvchat.units import MIB
+from tests.chaos.alone import ran_alone
 from tests.chat.test_conversations import AS_COMPUTED
 from tests.engine.test_engine import MakeEngine, random_ids, request
 from tests.tiny import place_builtin
 
 Start = Callable[..., Conversations]
-NUM_TURNS = 300  # a turn costs the more the longer the chat is: 1,000 take five minutes
+NUM_TURNS = 1000
 LEVEL = 0.03  # of what is resident, after the first tenth
 
 
@@ -70,38 +69,60 @@ class Talk:
         assert marks(store.ledger(self.chat), asked).left_out == missing
         self.forgot = max(self.forgot, len(missing))
 
-    def assert_level(self, most: float = LEVEL) -> None:
-        """Each tenth after the first one beside that, in the middle of both."""
-        tenth = len(self.resident) // 10
-        middles = [median(self.resident[at : at + tenth]) for at in range(0, 10 * tenth, tenth)]
-        for resident in middles[1:]:
-            assert abs(resident - middles[1]) <= most * middles[1], [int(m) >> 20 for m in middles]
+
+def assert_level(resident: Sequence[int]) -> None:
+    """No tenth after the first has more than any tenth before it had, in the middle of each: what
+    grows is the fault. What falls gave memory back, and may not take it again.
+    """
+    tenth = len(resident) // 10
+    middles = [median(resident[at : at + tenth]) for at in range(0, 10 * tenth, tenth)]
+    for number, there in enumerate(middles[2:], 2):
+        least = min(middles[1:number])
+        assert there <= (1 + LEVEL) * least, [int(one) >> 20 for one in middles]
+
+
+def test_what_grows_is_not_level() -> None:
+    """Slowly, at once, and after others gave memory back."""
+    level = [600 * MIB] * 100
+    assert_level(level)
+    assert_level([500 * MIB] * 10 + level)  # the first tenth fills caches
+    assert_level([2400 * MIB] * 60 + [1840 * MIB] * 40)
+    for growing in (
+        [(600 + n // 4) * MIB for n in range(100)],
+        [600 * MIB] * 60 + [625 * MIB] * 40,
+        [2400 * MIB] * 40 + [1800 * MIB] * 30 + [1900 * MIB] * 30,
+    ):
+        with pytest.raises(AssertionError):
+            assert_level(growing)
 
 
 @pytest.mark.slow
-def test_hundreds_of_turns(start: Start) -> None:
-    """In a process that is no more than the program is: heaps are shared from its start."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        alone = {name: one for name, one in os.environ.items() if not name.startswith("PYTEST_")}
-        plain = ("-q", "-n0", "-p", "no:cacheprovider", "-m", "slow", "-k", "hundreds_of_turns")
-        subprocess.run([sys.executable, "-m", "pytest", *plain, __file__], env=alone, check=True)
+def test_a_thousand_turns(request: pytest.FixtureRequest) -> None:
+    """What is resident stays level, and so does what a turn takes: of the first hundreds that are
+    full, and of the last.
+    """
+    if ran_alone(request):
         return
+    start = request.getfixturevalue("start")
     engine = start()._worker.engine
     assert engine is not None
     budget = engine.costs.needed_bytes(700, 64)
     del engine
     flags = {"prefill_chunk": 64, "max_new_tokens": 4, "disk_quota": MIB, "ladder": AS_COMPUTED}
     talk = Talk(start(memory_budget=budget, **flags))
-    objects = []
+    objects, taken = [], []
     for number in range(NUM_TURNS):
+        began = time.process_time()
         talk.ask(f"What holds number {number}, and why?")
+        taken.append(time.process_time() - began)
         if number % 50 == 49:
             talk.check_ledger()
             gc.collect()
             objects.append(len(gc.get_objects()))
-    talk.assert_level()
+    assert_level(talk.resident)
     assert max(objects[1:]) <= (1 + LEVEL) * objects[1]
     assert talk.forgot > NUM_TURNS - 100
+    assert median(taken[-200:]) < 2 * median(taken[100:300])
     assert talk.conversations._store.verify() == []
 
 
@@ -110,9 +131,11 @@ def test_hundreds_of_turns(start: Start) -> None:
     ("budget", "dtype", "words"), [(700 * MIB, "fp32", 500), (512 * MIB, "bf16", 1500)]
 )
 def test_sixty_turns_of_the_builtin_model(
-    data_dir: Path, budget: int, dtype: str, words: int
+    request: pytest.FixtureRequest, data_dir: Path, budget: int, dtype: str, words: int
 ) -> None:
     """The first turns fill the budget, so that the rest of the chat is a full one."""
+    if ran_alone(request):
+        return
     place_builtin(data_dir)
     flags = {"memory_budget": budget, "dtype": dtype, "temperature": 0, "max_new_tokens": 4}
     conversations = Conversations(resolve(flags=flags | {"headroom": 0}), data_dir)
@@ -123,7 +146,7 @@ def test_sixty_turns_of_the_builtin_model(
             long = "word after word " * (words // 3) if number < 6 else ""
             talk.ask(f"{long}What did I say as number {number}?")
             talk.check_ledger()
-        talk.assert_level()
+        assert_level(talk.resident)
         codes = {row["code"] for row in conversations.ledger_since(talk.chat, 0)}
         assert codes & {"requantize", "evict", "truncate_turns"}, "the budget was never reached"
         assert conversations._store.verify() == []

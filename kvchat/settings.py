@@ -12,10 +12,10 @@ from pathlib import Path
 
 from kvchat.errors import SettingsError
 from kvchat.settings_layers import layers_text, parse_layers
+from kvchat.settings_schema import FORMAT_NAMES, Kind
 from kvchat.settings_schema import RUNGS as RUNGS
 from kvchat.settings_schema import SCHEMA as SCHEMA
 from kvchat.settings_schema import Entry as Entry
-from kvchat.settings_schema import Kind
 from kvchat.settings_schema import Settings as Settings
 from kvchat.units import format_size, parse_size
 from kvchat.wording import settings_folder
@@ -48,12 +48,14 @@ def _shown(entry: Entry, limit: float | None) -> object:
 
 
 def _converted(name: str, entry: Entry, value: object) -> object:
-    wrong = SettingsError(f"setting_not_{entry.kind}", name=name, value=value)
+    wrong = SettingsError(
+        f"setting_not_{entry.kind}", name=name, value=value, known=", ".join(FORMAT_NAMES)
+    )
     match entry.kind:
         case "size":
             return _size(value, wrong)
         case "choice":
-            if value not in (*entry.choices, *entry.unlisted):
+            if value not in entry.choices:
                 raise SettingsError(
                     "setting_choice", name=name, value=value, choices=", ".join(entry.choices)
                 )
@@ -62,6 +64,8 @@ def _converted(name: str, entry: Entry, value: object) -> object:
             return _texts(value, wrong)
         case "list":
             return _listed(name, entry, value, wrong)
+        case "formats":
+            return _formats(value, wrong)
         case "layers":
             return layers_text(parse_layers(value))
         case "text":
@@ -119,6 +123,14 @@ def _texts(value: object, wrong: SettingsError) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
         raise wrong
     return tuple(dict.fromkeys(one.strip() for one in value if one.strip()))
+
+
+def _formats(value: object, wrong: SettingsError) -> str:
+    """One name where keys and values are stored alike."""
+    names = [part.strip() for part in value.split("/")] if isinstance(value, str) else []
+    if not 1 <= len(names) <= 2 or not all(name in FORMAT_NAMES for name in names):
+        raise wrong
+    return names[0] if names[0] == names[-1] else "/".join(names)
 
 
 def _number(kind: Kind, value: object, wrong: SettingsError) -> int | float:

@@ -11,7 +11,9 @@ from typing import Any, Literal
 from kvchat.units import GIB, MIB
 from kvchat.wording import LANGUAGES, Language
 
-Kind = Literal["int", "float", "size", "choice", "text", "bool", "list", "layers", "texts"]
+Kind = Literal[
+    "int", "float", "size", "choice", "text", "bool", "list", "layers", "texts", "formats"
+]
 # When a change takes effect: at once, with the next answer, in chats that are begun after it, or
 # once the model is loaded again.
 Applies = Literal["now", "next answer", "new chat", "reload"]
@@ -21,7 +23,7 @@ Group = Literal["memory", "formats", "shortage", "tiers", "model", "sampling", "
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What one setting is, apart from its value. Sizes are bytes; `choices` serve `choice` and
-    `list`, and `unlisted` are taken too but not offered on the screen.
+    `list`, and are what is proposed for `formats`.
 
     `optional` settings may be None, which is written `auto`. `within`: the memory whose size a
     slider for a size ends at.
@@ -35,7 +37,6 @@ class Entry:
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()
-    unlisted: tuple[str, ...] = ()
     applies: Applies = "next answer"
     optional: bool = False
     within: Literal["", "device", "host"] = ""
@@ -48,7 +49,8 @@ def _entry(default: object, **about: Any) -> Any:
     return field(default=default, metadata={"entry": Entry(**about)})
 
 
-# Keys and values of the KV cache, the most exact first; one name stands for both.
+# Keys and values of the KV cache, the most exact first; one name stands for both. These are what is
+# proposed; keys and values may be in any two formats.
 FORMAT_PAIRS = ("fp", "int8", "int6", "int8/int4", "int6/int4", "int5/int4", "int4", "int2", "fp8")
 # optimum-quanto's, for comparison: no kernel reads them.
 COMPARED = ("quanto4", "quanto2")
@@ -110,10 +112,9 @@ class Settings:
     )
     seal_format: str = _entry(
         "fp",
-        kind="choice",
+        kind="formats",
         group="formats",
         choices=FORMAT_PAIRS,
-        unlisted=COMPARED,
         label=("KV format", "KV 형식"),
         help=(
             "How keys/values of older tokens are stored. fp: as computed. Fewer bits hold longer "
@@ -126,10 +127,9 @@ class Settings:
     )
     floor_format: str = _entry(
         "int6/int4",
-        kind="choice",
+        kind="formats",
         group="formats",
         choices=FORMAT_PAIRS,
-        unlisted=COMPARED,
         label=("Lowest KV format", "최저 KV 형식"),
         help=(
             "Stored text in fewer bits than this is read again instead of reused.",
@@ -224,10 +224,9 @@ class Settings:
     )
     disk_format: str = _entry(
         "int8",
-        kind="choice",
+        kind="formats",
         group="tiers",
         choices=FORMAT_PAIRS,
-        unlisted=COMPARED,
         label=("KV format on disk", "디스크의 KV 형식"),
         help=(
             "How keys/values are stored on disk, not below the lowest KV format; what is held in "

@@ -5,7 +5,7 @@ Knows no library and no tensor; `from_hf.py` fills it in from a config.
 """
 
 from dataclasses import dataclass
-from itertools import groupby
+from functools import lru_cache
 from typing import Literal
 
 LayerKind = Literal["full", "sliding", "latent", "recurrent", "none"]
@@ -66,10 +66,7 @@ class ModelSpec:
 
         Layers that hold no KV of their own belong to no group.
         """
-        holding = [i for i, layer in enumerate(self.layers) if layer.values_per_token]
-        keyed = sorted(holding, key=lambda i: (repr(self.layers[i]), i))
-        found = [tuple(g) for _, g in groupby(keyed, key=lambda i: repr(self.layers[i]))]
-        return tuple(sorted(found))
+        return _groups(self.layers)
 
     def kv_bytes(self, num_tokens: int, bits: float) -> int:
         """KV of n tokens at `bits` a value (16 for fp16, 8 for int8 without scales), all layers."""
@@ -77,3 +74,12 @@ class ModelSpec:
             layer.values_per_token * layer.tokens_held(num_tokens) for layer in self.layers
         )
         return int(values * bits / 8)
+
+
+@lru_cache(maxsize=256)
+def _groups(layers: tuple[LayerSpec, ...]) -> tuple[tuple[int, ...], ...]:
+    found: dict[LayerSpec, list[int]] = {}
+    for i, layer in enumerate(layers):
+        if layer.values_per_token:
+            found.setdefault(layer, []).append(i)
+    return tuple(sorted(map(tuple, found.values())))

@@ -219,16 +219,21 @@ class Loading:
         now = self._held.now
         return offered(self.data_dir, now.model_folders, now.model)
 
-    def ways(self, ref: str) -> tuple[int, list[Way]]:
-        """What may be used here, and how a model would fit into it, the most exact precision first.
-        Raises ModelError.
+    def ways(self, ref: str, *, first: bool = False) -> list[Way]:
+        """How a model would fit into what may be used here, the most exact precision first.
+        `first`: only down to the first that fits. Raises ModelError.
         """
         from kvchat.device.memory import pick_device
         from kvchat.models.offered import ways
 
         now = self._held.now
         allowed = self.allowed_bytes(now)
-        return allowed, ways(ref, now, self.data_dir, allowed, pick_device())
+        found = []
+        for way in ways(ref, now, self.data_dir, allowed, pick_device()):
+            found.append(way)
+            if first and way.fits:
+                break
+        return found
 
     def why_not(self, ref: str) -> KVChatError | None:
         from kvchat.models.offered import why_not

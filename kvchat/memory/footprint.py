@@ -8,6 +8,7 @@ really keeps alive.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import ceil
 
 from kvchat.arch.spec import LayerSpec, ModelSpec
@@ -66,13 +67,23 @@ def kv_bytes(spec: ModelSpec, num_tokens: int, key_bits: float, value_bits: floa
     recurrent layer's states do not grow with the text and are not in it.
     """
     bits = sum(
-        layer.tokens_held(num_tokens)
+        len(numbers)
+        * layer.tokens_held(num_tokens)
         * layer.num_kv_heads
         * (layer.key_dim * key_bits + layer.value_dim * value_bits)
-        for layer in spec.layers
+        for layer, numbers in alike(spec.layers)
         if layer.values_per_token
     )
     return ceil(bits / 8)
+
+
+@lru_cache(maxsize=256)
+def alike(layers: tuple[LayerSpec, ...]) -> tuple[tuple[LayerSpec, tuple[int, ...]], ...]:
+    """Each different layer with the numbers of all that are like it: large models have few."""
+    found: dict[LayerSpec, list[int]] = {}
+    for number, layer in enumerate(layers):
+        found.setdefault(layer, []).append(number)
+    return tuple((layer, tuple(numbers)) for layer, numbers in found.items())
 
 
 def block_bytes(spec: ModelSpec, group: tuple[int, ...], dtype_bytes: int) -> int:
@@ -127,10 +138,14 @@ def paged_layers(spec: ModelSpec) -> dict[int, LayerSpec]:
     """By number the layers whose KV lies in blocks. Latent and recurrent ones and those whose KV
     other layers read as well stay the library's own: always as computed, whatever the formats.
     """
-    lent = {layer.shares_with for layer in spec.layers}
+    return _paged(spec.layers)
+
+
+def _paged(layers: tuple[LayerSpec, ...]) -> dict[int, LayerSpec]:
+    lent = {layer.shares_with for layer in layers}
     return {
         i: layer
-        for i, layer in enumerate(spec.layers)
+        for i, layer in enumerate(layers)
         if layer.kind in ("full", "sliding") and layer.values_per_token and i not in lent
     }
 
@@ -155,19 +170,19 @@ def footprint_of(
     workspace      the hot window and the chunk in flight, of every paged layer, as computed
     """
     chunk = min(holding.chunk_tokens, max(1, num_tokens))
-    paged = paged_layers(spec)
+    paged, sealed = _paged_alike(spec.layers), num_tokens - holding.formats.hot_tokens
     in_blocks = sum(
-        holding.block_bytes(
-            layer, i, blocks_held(layer, num_tokens - holding.formats.hot_tokens, chunk)
-        )
-        for i, layer in paged.items()
+        count * holding.block_bytes(layer, number, blocks_held(layer, sealed, chunk))
+        for layer, numbers in paged
+        for number, count in _by_least(numbers, holding.least)
     )
     bits = holding.dtype_bytes * 8
     own = kv_bytes(spec, num_tokens, bits, bits) - sum(
-        layer.tokens_held(num_tokens) * layer.values_per_token * holding.dtype_bytes
-        for layer in paged.values()
+        len(numbers) * layer.tokens_held(num_tokens) * layer.values_per_token * holding.dtype_bytes
+        for layer, numbers in paged
     )
-    per_token = sum(layer.values_per_token for layer in paged.values()) * holding.dtype_bytes
+    values = sum(len(numbers) * layer.values_per_token for layer, numbers in paged)
+    per_token = values * holding.dtype_bytes
     return Footprint(
         weights=spec.weight_bytes,
         kv_device=in_blocks + 2 * (own + sum(layer.recurrent_bytes for layer in spec.layers)),
@@ -184,6 +199,23 @@ def footprint_of(
         workspace=(holding.hot_tokens + chunk) * per_token,
         headroom=headroom,
     )
+
+
+@lru_cache(maxsize=256)
+def _paged_alike(layers: tuple[LayerSpec, ...]) -> tuple[tuple[LayerSpec, tuple[int, ...]], ...]:
+    paged = _paged(layers)
+    found = ((layer, tuple(i for i in numbers if i in paged)) for layer, numbers in alike(layers))
+    return tuple((layer, numbers) for layer, numbers in found if numbers)
+
+
+def _by_least(numbers: tuple[int, ...], least: Mapping[int, FormatPair]) -> list[tuple[int, int]]:
+    """A layer of each lowest pair, and how many have that pair."""
+    if not least:
+        return [(numbers[0], len(numbers))]
+    found: dict[FormatPair | None, list[int]] = {}
+    for number in numbers:
+        found.setdefault(least.get(number), []).append(number)
+    return [(those[0], len(those)) for those in found.values()]
 
 
 def largest_context(spec: ModelSpec, usable_bytes: int, holding: Holding) -> int:

@@ -116,17 +116,15 @@ def check_folder(text: str) -> Path:
 
 def ways(
     ref: str, settings: Settings, data_dir: Path, allowed: int, device: torch.device
-) -> list[Way]:
+) -> Iterator[Way]:
     """The most exact first. Raises ModelError for a model that cannot be loaded."""
     first = _planned(ref, "auto", "as-is", data_dir, _stamp(ref))
     half = "bf16" if first.dtype == "fp32" else first.dtype
-    found = []
     for dtype, weights in dict.fromkeys(
         ((first.dtype, "as-is"), (half, "as-is"), (first.dtype, "int8"), (half, "int8"))
     ):
         planned = _planned(ref, dtype, weights, data_dir, _stamp(ref))
-        found.append(_way(planned, weights, settings, allowed, device))
-    return found
+        yield _way(planned, weights, settings, allowed, device)
 
 
 def _way(

@@ -27,7 +27,7 @@ from kvchat.wording import settings_folder
 
 _NAME = "verdicts.json"
 _VERSION = 1
-FORMAT_SETTINGS = frozenset(name for name, entry in SCHEMA.items() if entry.unlisted)
+FORMAT_SETTINGS = frozenset(name for name, entry in SCHEMA.items() if entry.kind == "formats")
 _NUMBERS = ("kl", "same_percent", "perplexity_percent", "num_scored", "measured_at_s")
 
 

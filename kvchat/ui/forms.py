@@ -12,12 +12,16 @@ from typing import Any
 
 from kvchat.errors import SettingsError
 from kvchat.memory.formats import FormatPair
+from kvchat.memory.pairs import pairs
 from kvchat.memory.verdicts import STEPS, Verdict, judgement_of
 from kvchat.models.verdicts import FORMAT_SETTINGS
 from kvchat.settings import SCHEMA, Entry, Settings, checked, presets, read_preset
 from kvchat.ui.words import problem
 from kvchat.units import GIB, KIB, MIB
 from kvchat.wording import Language, say, table
+
+# Keys and values in any two formats, as a settings file writes them.
+_PAIRS = tuple(k if k == v else f"{k}/{v}" for k, v in pairs())
 
 
 def form(
@@ -100,7 +104,7 @@ def _field(name: str, entry: Entry, value: object, lang: Language) -> dict[str, 
         "most": None if entry.most is None else written(entry, _whole(entry, entry.most)),
         "choices": [
             {"value": one, "label": _word(f"ui.choice.{name}.{one}", one, lang)}
-            for one in entry.choices
+            for one in (_PAIRS if entry.kind == "formats" else entry.choices)
         ],
         "reload": entry.applies == "reload",
         "applies": entry.applies,

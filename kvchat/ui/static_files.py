@@ -22,6 +22,8 @@ SCRIPTS = (
     "ledger.js",
     "bar.js",
     "held.js",
+    "heard.js",
+    "chat_tools.js",
     "chats.js",
     "scroll.js",
     "figures.js",
@@ -31,16 +33,30 @@ SCRIPTS = (
     "welcome.js",
     "drop.js",
     "composer.js",
+    "cards.js",
     "documents.js",
     "chart.js",
     "speed.js",
     "timeline.js",
     "table.js",
     "fields.js",
+    "models.js",
+    "outlook.js",
     "settings.js",
+    "whatif.js",
     "keys.js",
 )
-STYLES = ("base.css", "layout.css", "chat.css", "code.css", "bar.css", "panel.css", "cache.css", "settings.css", "narrow.css")
+STYLES = (
+    "base.css",
+    "layout.css",
+    "chat.css",
+    "code.css",
+    "bar.css",
+    "panel.css",
+    "cache.css",
+    "settings.css",
+    "narrow.css",
+)
 
 
 @cache

@@ -8,7 +8,7 @@ from kvchat.chat.reasoning import without_reasoning
 from kvchat.errors import RequestError
 from kvchat.models.catalog import catalog
 from kvchat.ui.asked import count_of, text_of
-from kvchat.ui.calls.sent import chat
+from kvchat.ui.calls.sent import chat, uploaded
 from kvchat.ui.following import Following
 from kvchat.ui.words import problem, sentence
 from kvchat.wording import Language
@@ -50,6 +50,24 @@ class ChatCalls:
     def delete(self, sent: Any) -> dict[str, Any]:
         self._conversations.delete(chat(sent))
         return {}
+
+    def tidy(self, sent: Any) -> dict[str, Any]:
+        """A chat that was left: nothing of it stays where it was nothing."""
+        return {"gone": self._conversations.drop_if_nothing(chat(sent))}
+
+    def find(self, sent: Any) -> dict[str, Any]:
+        """Shows the branch on which a message stands; the turn, and how many there are."""
+        turn = self._conversations.show(chat(sent), text_of(sent, "message"))
+        return {"turn": turn, "turns": len(self._conversations.history(chat(sent)))}
+
+    def import_chat(self, sent: Any) -> dict[str, Any]:
+        path = uploaded(text_of(sent, "path"))
+        try:
+            return {"chat": self._conversations.carrying.bring(path.read_bytes())}
+        except OSError:
+            raise RequestError("ui_upload") from None
+        finally:
+            path.unlink(missing_ok=True)
 
     def stop(self, sent: Any) -> dict[str, Any]:
         self._conversations.stop(chat(sent))

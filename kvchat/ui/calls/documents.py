@@ -1,15 +1,12 @@
 """Documents of a chat. A path is only believed if it lies in the upload folder (case C31)."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from gradio.utils import get_upload_folder
 
 from kvchat.chat.rows import DocumentRow
 from kvchat.errors import KVChatError, RequestError
 from kvchat.ui.asked import text_of
-from kvchat.ui.calls.sent import chat
+from kvchat.ui.calls.sent import chat, uploaded
 from kvchat.ui.words import problem, sentence
 from kvchat.wording import Language
 
@@ -30,13 +27,14 @@ class DocumentCalls:
         return {"documents": [self._row(row) for row in rows]}
 
     def add_document(self, sent: Any) -> dict[str, Any]:
-        path = _uploaded(text_of(sent, "path"))
+        path = uploaded(text_of(sent, "path"))
         chat = text_of(sent, "chat") or self._conversations.new_chat()
         name = _bare(text_of(sent, "name")) or path.name
         try:
             return {"chat": chat, "document": self._conversations.add_document(chat, path, name)}
         except KVChatError as error:
-            return {"chat": chat, "error": problem(error, self._lang)}
+            gone = self._conversations.drop_if_nothing(chat)  # made for this file alone
+            return {"chat": None if gone else chat, "error": problem(error, self._lang)}
         finally:
             path.unlink(missing_ok=True)  # the data folder has its own copy now
 
@@ -83,18 +81,6 @@ class DocumentCalls:
         found["problem"] = problem(row.problem, self._lang, name=row.name)
         found["notes"] = list(filter(None, (sentence(one, self._lang) for one in row.notes)))
         return found
-
-
-def _uploaded(sent: str) -> Path:
-    """The file of an upload. Raises RequestError for any path outside the upload folder."""
-    folder = Path(get_upload_folder()).resolve()
-    try:
-        path = Path(sent).resolve(strict=True)
-    except (OSError, ValueError):
-        raise RequestError("ui_upload") from None
-    if not path.is_relative_to(folder) or not path.is_file():
-        raise RequestError("ui_upload")
-    return path
 
 
 def _bare(name: str) -> str:

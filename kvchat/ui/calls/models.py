@@ -10,6 +10,7 @@ from kvchat.wording import Language
 
 if TYPE_CHECKING:
     from kvchat.chat.conversations import Conversations
+    from kvchat.models.offered import Offered
 
 _SETTINGS = ("model", "dtype", "weights")
 
@@ -24,9 +25,9 @@ class ModelCalls:
         others. How a model fits is told by `model_ways`, one at a time.
         """
         loading, held = self._conversations.loading, self._conversations.held
-        rows = [asdict(one) | {"serves_korean": one.serves_korean} for one in loading.offered()]
-        if self._lang == "ko":
-            rows.sort(key=lambda row: (row["ref"] is None, not row["serves_korean"]))
+        rows = [self._row(one) for one in loading.offered()]
+        korean = self._lang == "ko"
+        rows.sort(key=lambda row: _place(row, korean_first=korean))
         status = self._conversations.status()
         return {
             "models": rows,
@@ -41,14 +42,20 @@ class ModelCalls:
             "folders": list(held.now.model_folders),
         }
 
+    def _row(self, one: "Offered") -> dict[str, Any]:
+        row = asdict(one) | {"serves_korean": one.serves_korean, "ways": None}
+        if one.ref is None:
+            found = self._conversations.loading.ways(one.name, first=True)
+            row["ways"] = [asdict(way) | {"fits": way.fits} for way in found]
+        return row
+
     def model_ways(self, sent: Any) -> dict[str, Any]:
         loading = self._conversations.loading
         ref = text_of(sent, "model")
         wrong = loading.why_not(ref)
         if wrong is not None:
             return {"ways": [], "problem": problem(wrong, self._lang)}
-        allowed, found = loading.ways(ref)
-        return {"ways": [asdict(one) | {"fits": one.fits} for one in found], "allowed": allowed}
+        return {"ways": [asdict(one) | {"fits": one.fits} for one in loading.ways(ref)]}
 
     def load_model(self, sent: Any) -> dict[str, Any]:
         changes = {name: text_of(sent, name) for name in _SETTINGS if text_of(sent, name)}
@@ -80,3 +87,12 @@ class ModelCalls:
         known, path = self._conversations.held.now.model_folders, text_of(sent, "path")
         self._conversations.apply({"model_folders": [one for one in known if one != path]})
         return {}
+
+
+def _place(row: dict[str, Any], *, korean_first: bool) -> tuple[Any, ...]:
+    """What is here first; of the rest what fits, the largest first, then what does not fit."""
+    if row["ref"] is not None:
+        return (0, korean_first and not row["serves_korean"])
+    fits = any(way["fits"] for way in row["ways"])
+    size = row["parameters"]
+    return (1, not fits, korean_first and not row["serves_korean"], -size if fits else size)

@@ -1,6 +1,9 @@
 """Arguments of calls. They come from a browser and are checked as such."""
 
+from pathlib import Path
 from typing import Any
+
+from gradio.utils import get_upload_folder
 
 from kvchat.errors import RequestError
 from kvchat.ui.asked import text_of
@@ -26,3 +29,15 @@ def entry(sent: Any) -> int:
     if number is None:
         raise RequestError("ui_request")
     return number
+
+
+def uploaded(sent: str) -> Path:
+    """The file of an upload. Raises RequestError for any path outside the upload folder."""
+    folder = Path(get_upload_folder()).resolve()
+    try:
+        path = Path(sent).resolve(strict=True)
+    except (OSError, ValueError):
+        raise RequestError("ui_upload") from None
+    if not path.is_relative_to(folder) or not path.is_file():
+        raise RequestError("ui_upload")
+    return path

@@ -12,6 +12,49 @@
     const read = () => (["", "auto", K.say("ui.auto").toLowerCase()].includes(box.value.trim().toLowerCase()) ? "auto" : box.value);
     return { element: box, read, write: (value) => (box.value = value === "auto" ? "" : value) };
   };
+  // One text a line
+  const texts = (field, id, changed) => {
+    const box = K.el("textarea", { id, class: "kv-input", rows: "2", spellcheck: "false", "aria-describedby": `${id}-help` });
+    box.addEventListener("input", changed);
+    const read = () => box.value.split("\n").map((one) => one.trim()).filter(Boolean);
+    return { element: box, read, write: (value) => (box.value = value.join("\n")) };
+  };
+  // A size: written, or dragged as far as the memory goes that it is a part of
+  const STEPS = 256;
+  const size = (field, id, changed) => {
+    const control = text(field, id, changed);
+    if (!field.capacity) return control;
+    const box = control.element;
+    const step = Math.max(1, Math.round(field.capacity / STEPS / 2 ** 20));
+    const slider = K.el("input", { type: "range", class: "kv-slider", min: 0, max: Math.floor(field.capacity / step / 2 ** 20), step: 1, "aria-label": field.label, "aria-describedby": `${id}-help` });
+    const paint = () => {
+      slider.style.setProperty("--at", `${(slider.value / slider.max) * 100}%`);
+      slider.setAttribute("aria-valuetext", box.value || K.say("ui.auto"));
+      slider.classList.toggle("kv-automatic", box.value === "");
+    };
+    const follow = () => {
+      slider.value = Math.round((bytesOf(box.value) ?? 0) / step / 2 ** 20);
+      paint();
+    };
+    box.addEventListener("input", follow);
+    slider.addEventListener("input", () => {
+      const least = Math.max(Number(slider.value) * step, field.optional && field.least !== 0 ? 1 : 0);
+      box.value = least ? `${least} MiB` : "0";
+      paint();
+      changed();
+    });
+    const write = (value) => {
+      control.write(value);
+      follow();
+    };
+    return { element: K.el("span", { class: "kv-slide kv-slide-size" }, slider, box), read: control.read, write };
+  };
+  const UNITS = { "": 1, b: 1, kib: 2 ** 10, mib: 2 ** 20, gib: 2 ** 30 };
+  const bytesOf = (text) => {
+    const found = /^\s*([\d.,]+)\s*([a-z]*)\s*$/i.exec(text);
+    const factor = found && UNITS[found[2].toLowerCase()];
+    return factor ? Number(found[1].replaceAll(",", "")) * factor : null;
+  };
   const number = (field, id, changed) => {
     if (field.optional) return text(field, id, changed);
     const whole = field.kind === "int";
@@ -19,10 +62,10 @@
     box.addEventListener("input", changed);
     // empty or unreadable goes to Python as it is written, which says what is wrong with it
     const read = () => (box.value === "" ? "" : Number(box.value));
-    return { element: field.kind === "float" && field.most <= 5 ? withSlider(field, box, changed) : box, read, write: (value) => { box.value = value; box.dispatchEvent(new Event("kv-write")); } };
+    return { element: field.most <= (whole ? 8192 : 5) ? withSlider(field, box, changed) : box, read, write: (value) => { box.value = value; box.dispatchEvent(new Event("kv-write")); } };
   };
   const withSlider = (field, box, changed) => {
-    const slider = K.el("input", { type: "range", class: "kv-slider", min: field.least, max: field.most, step: 0.01, "aria-label": field.label, tabindex: "-1" });
+    const slider = K.el("input", { type: "range", class: "kv-slider", min: field.least, max: field.most, step: field.kind === "int" ? 1 : 0.01, "aria-label": field.label, tabindex: "-1" });
     const paint = () => slider.style.setProperty("--at", `${((slider.value - slider.min) / (slider.max - slider.min)) * 100}%`);
     const follow = () => {
       slider.value = box.value;
@@ -73,18 +116,61 @@
       tell(field, note, wanted);
     };
     const row = K.el("div", { id, class: "kv-segments", role: "radiogroup", "aria-label": field.label }, ...buttons);
+    byArrows(row, buttons, () => field.choices.findIndex((one) => one.value === value));
+    return { element: note ? K.el("div", {}, row, note) : row, read: () => value, write };
+  };
+  // Keys and values, each in a format: what is known of the two together is said below
+  const formats = (field, id, changed) => {
+    const pairs = new Map(field.choices.map((one) => [one.value, one]));
+    const names = field.choices.map((one) => one.value).filter((one) => !one.includes("/"));
+    const joined = (key, value) => (key === value ? key : `${key}/${value}`);
+    const note = K.el("div", { class: "kv-help kv-verdict", id: `${id}-note`, role: "status" });
+    const parts = { key: names[0], value: names[0] };
+    const rows = ["key", "value"].map((part) => {
+      const buttons = names.map((name) => K.el("button", { type: "button", role: "radio", text: K.format(name), "data-value": name, on: { click: () => press(part, name) } }));
+      const row = K.el("div", { class: "kv-segments", role: "radiogroup", "data-part": part, "aria-label": `${field.label}: ${K.say(`ui.formats.${part}`)}`, "aria-describedby": `${id}-note` }, ...buttons);
+      byArrows(row, buttons, () => names.indexOf(parts[part]));
+      return { part, row, buttons };
+    });
+    const press = (part, name) => {
+      parts[part] = name;
+      draw();
+      changed();
+    };
+    const draw = () => {
+      const chosen = pairs.get(joined(parts.key, parts.value));
+      for (const { part, buttons } of rows)
+        buttons.forEach((button, at) => {
+          const is = names[at] === parts[part];
+          const pair = part === "key" ? joined(names[at], parts.value) : joined(parts.key, names[at]);
+          button.setAttribute("aria-checked", String(is));
+          button.tabIndex = is ? 0 : -1;
+          // with the other as it is, it failed; both are changed by way of one that did not
+          button.disabled = !is && Boolean(pairs.get(pair)?.closed) && Boolean(pairs.get(names[at])?.closed);
+          button.title = pairs.get(pair)?.note ?? "";
+          button.classList.toggle("kv-failed", Boolean(pairs.get(pair)?.closed));
+        });
+      K.put(note, chosen?.note ?? "");
+      note.classList.toggle("kv-failed", Boolean(chosen?.closed));
+    };
+    const write = (wanted) => {
+      [parts.key, parts.value] = wanted.includes("/") ? wanted.split("/") : [wanted, wanted];
+      draw();
+    };
+    const lines = rows.map(({ part, row }) => K.el("div", { class: "kv-pair-row" }, K.el("span", { text: K.say(`ui.formats.${part}`) }), row));
+    return { element: K.el("div", { id, class: "kv-pair" }, ...lines, note), read: () => joined(parts.key, parts.value), write };
+  };
+  // Arrow keys choose the next one that can be chosen
+  const byArrows = (row, buttons, place) =>
     row.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
       if (!step) return;
       event.preventDefault();
-      const at = field.choices.findIndex((one) => one.value === value);
-      let next = (at + step + buttons.length) % buttons.length;
+      let next = (place() + step + buttons.length) % buttons.length;
       while (buttons[next].disabled) next = (next + step + buttons.length) % buttons.length;
       buttons[next].click();
       buttons[next].focus();
     });
-    return { element: note ? K.el("div", {}, row, note) : row, read: () => value, write };
-  };
   const toggle = (field, id, changed) => {
     const box = K.el("input", { id, type: "checkbox", class: "kv-switch", role: "switch", "aria-describedby": `${id}-help` });
     box.addEventListener("change", changed);
@@ -124,7 +210,7 @@
     };
     return { element: rows, read: () => value, write };
   };
-  const KINDS = { int: number, float: number, size: text, text, layers: text, choice, bool: toggle, list };
+  const KINDS = { int: number, float: number, size, text, texts, layers: text, choice, formats, bool: toggle, list };
   K.field = (field, id, changed) => {
     const control = KINDS[field.kind](field, id, changed);
     control.write(field.value);

@@ -3,18 +3,17 @@
 import importlib.util
 import os
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from kvchat.attention.choose import describe
 from kvchat.cli_listen import DEFAULT_PORT, listening
-from kvchat.models.planned import DTYPE_BYTES, TORCH_DTYPES, find
 from kvchat.cli_running import running_on
 from kvchat.device.memory import pick_device
 from kvchat.device.peak import peak_of
 from kvchat.doctor.findings import Finding, Problem
+from kvchat.documents.recognise import languages
 from kvchat.errors import KVChatError, ServeError
 from kvchat.memory.formats import FormatPair
 from kvchat.memory.verdicts import STEPS, judgement_of
@@ -24,13 +23,13 @@ from kvchat.models.digest import weights_digest
 from kvchat.models.fitting import does_not_fit, least_bytes
 from kvchat.models.folder import examine
 from kvchat.models.manifest import is_whole
+from kvchat.models.planned import DTYPE_BYTES, TORCH_DTYPES, find
 from kvchat.models.verdicts import verdict_key, verdicts
 from kvchat.settings import Settings
 from kvchat.units import GIB, format_least, format_size
 
 LEAST_DISK = 1 * GIB
 """The built-in model takes a quarter of it; KV files and documents want the rest."""
-_TOOL_TIMEOUT_S = 5.0
 
 
 def data_folder(folder: Path) -> Finding:
@@ -139,21 +138,7 @@ def tools() -> Finding:
     read.
     """
     path = shutil.which("tesseract")
-    return Finding({"tesseract": path, "languages": _languages(path) if path else []})
-
-
-def _languages(tesseract: str) -> list[str]:
-    try:
-        told = subprocess.run(
-            [tesseract, "--list-langs"],
-            capture_output=True,
-            text=True,
-            timeout=_TOOL_TIMEOUT_S,
-            check=False,
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
-        return []
-    return sorted(line.strip() for line in told.splitlines()[1:] if line.strip())
+    return Finding({"tesseract": path, "languages": languages(path) if path else []})
 
 
 def port(folder: Path) -> Finding:

@@ -21,7 +21,7 @@ MOST_TEXT_BYTES = 64 * MIB
 
 
 def read_divided(path: str, kind: Kind) -> Iterator[dict[str, Any]]:
-    """Raises Refused: other_kind, damaged, memory, blank."""
+    """Raises Refused: other_kind, damaged, memory."""
     hidden: list[str] = []
     if kind == "docx":
         texts, is_paged = divided(docx_pieces(path))
@@ -33,9 +33,7 @@ def read_divided(path: str, kind: Kind) -> Iterator[dict[str, Any]]:
         text = decoded(_bytes(path))
         pieces = markdown_pieces(text) if kind == "markdown" else plain_pieces(text)
         texts, is_paged = divided(pieces)
-    texts = [clean(text) for text in texts]
-    if not any(texts):
-        raise Refused("blank")
+    texts = [clean(text) for text in texts] or [""]
     yield {"pages": len(texts), "is_divided": not is_paged, "attachments": []}
     for number, text in enumerate(texts, 1):
         inside = " ".join(one for one in hidden if one and one in text)

@@ -118,7 +118,9 @@ def notes(document: ReadDocument) -> list[Note]:
 
 
 def _unread(pages: Sequence[Page]) -> Iterator[Note]:
-    yield from _named("document.pages_without_text", [p for p in pages if p.verdict == "scan"])
+    scans = [page for page in pages if page.verdict == "scan"]
+    yield from _named("document.pages_without_text", [p for p in scans if not p.facts.tried])
+    yield from _named("document.pages_no_letters", [p for p in scans if p.facts.tried])
     yield from _named("document.pages_unreadable", [p for p in pages if p.verdict == "unreadable"])
 
 

@@ -3,6 +3,7 @@
 Runs in the child process only.
 """
 
+import os
 import stringprep
 import unicodedata
 
@@ -19,7 +20,7 @@ def open_pdf(path: str, password: str | None) -> pypdfium2.PdfDocument:
     """
     # Owner-only files open with no password at all, whatever was typed.
     for attempt in (None, *spellings(password or "")):
-        raw = pdfium.FPDF_LoadDocument(path.encode(), attempt)
+        raw = pdfium.FPDF_LoadDocument(os.fsencode(path), attempt)
         if raw:
             break
         if pdfium.FPDF_GetLastError() != pdfium.FPDF_ERR_PASSWORD:

@@ -18,6 +18,7 @@ _BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _SAMPLE_BYTES = 1 << 18
+_WESTERN = "cp1252"
 _MOST_ODD = 0.02
 _ODD = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f\ufffd\ue000-\uf8ff]")
 
@@ -41,8 +42,16 @@ def encoding_of(raw: bytes) -> str:
         return "cp949"
     from charset_normalizer import from_bytes  # 50 ms, and seldom wanted
 
-    best = from_bytes(raw[:_SAMPLE_BYTES]).best()
-    return best.encoding if best is not None else "cp1252"
+    guesses = from_bytes(raw[:_SAMPLE_BYTES])
+    best = guesses.best()
+    if best is None:
+        return _WESTERN
+    # Of code pages that fit as well as another, the one that far more files are in.
+    for guess in guesses:
+        as_good = guess.coherence >= best.coherence - 0.1 and guess.chaos <= best.chaos + 0.15
+        if guess.encoding == _WESTERN and as_good:
+            return _WESTERN
+    return best.encoding
 
 
 def _fits(raw: bytes, encoding: str) -> bool:

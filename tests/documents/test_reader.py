@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,29 @@ def test_pages_count_from_one_and_carry_their_text(two_pages):
     assert [page.number for page in document.pages] == [1, 2]
     assert document.pages[0].text == f"{WORDS}\n두 번째 줄입니다"
     assert {page.verdict for page in document.pages} == {"text"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("보고서.pdf", unicodedata.normalize("NFD", "보고서.pdf"), "q'uo\"te.pdf", "<b>.pdf"),
+        *("new\nline.pdf", "CON.pdf", "..pdf", "긴" * 70 + ".pdf", " .pdf", "%2e%2e.pdf"),
+        pytest.param(
+            os.fsdecode("보고서.pdf".encode("euc-kr")),
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="bytes are names on Linux"),
+        ),
+    ],
+)
+def test_files_of_any_name_are_read(two_pages, name):
+    path = two_pages.with_name(name)
+    try:
+        path.write_bytes(two_pages.read_bytes())
+    except OSError:
+        pytest.skip("this system does not take such a name")
+    document = read(path, name)
+    assert len(document.pages) == 2
+    assert document.name.isprintable()
+    assert page_image(path, 1, width=30).startswith(b"\x89PNG")
 
 
 def test_a_printed_label_stands_beside_the_number_only_where_it_differs(tmp_path):

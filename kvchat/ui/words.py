@@ -36,16 +36,19 @@ def sentence(said: object, lang: Language, **facts: object) -> str:
 def problem(
     error: KVChatError | Mapping[str, Any] | None, lang: Language, **facts: object
 ) -> dict[str, str] | None:
-    """What went wrong and what to do: `{"message", "remedy"}` in one language, or None.
+    """What went wrong and what to do: `{"message", "remedy"}` in one language, and the `code` that a
+    card goes by; or None.
 
     A row's error says its code, its facts and a sentence; `facts` are those that its row knows.
     """
     if error is None:
         return None
     if isinstance(error, KVChatError):
-        return {"message": error.message(lang), "remedy": error.remedy(lang)}
+        said = {"message": error.message(lang), "remedy": error.remedy(lang)}
+        return said | {"code": error.code}
     code, known = f"error.{error.get('code', '')}", {**facts, **(error.get("facts") or {})}
     try:
-        return {"message": say(code, lang, **known), "remedy": say(f"{code}.remedy", lang, **known)}
+        said = {"message": say(code, lang, **known), "remedy": say(f"{code}.remedy", lang, **known)}
+        return said | {"code": code.removeprefix("error.")}
     except KeyError:  # a code or a fact that is not there: the sentence as it came is still true
         return {"message": str(error.get("message", "")), "remedy": str(error.get("remedy", ""))}

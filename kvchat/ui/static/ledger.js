@@ -75,12 +75,15 @@
       const name = entry.arguments?.name ?? K.name(one.document);
       parts.push(one.pages?.length ? K.say("ui.ledger.pages", { name, pages: K.ranges(one.pages), count: one.pages.length }) : name);
     }
-    if (entry.bytes_measured > 0) parts.push(K.say("ui.ledger.freed", { bytes: K.size(entry.bytes_measured) }));
+    if (entry.bytes_measured > 0) parts.push(K.say("ui.ledger.freed", { bytes: K.size(entry.bytes_measured) }) + foretold(entry));
     else if (entry.bytes_predicted > 0) parts.push(K.say("ui.ledger.freed_predicted", { bytes: K.size(entry.bytes_predicted) }));
     parts.push(kept(entry));
     if (entry.lost_tokens) parts.push(K.say("ui.ledger.lost", { tokens: entry.lost_tokens }));
     return [...parts.filter(Boolean).map((text) => K.el("span", { text })), entry.undo ? K.undoPlace(entry.number) : null].filter(Boolean);
   };
+  // What was expected of it, where that was something else.
+  const foretold = ({ bytes_predicted: expected, bytes_measured: found }) =>
+    expected > 0 && K.size(expected) !== K.size(found) ? ` ${K.say("ui.ledger.expected", { bytes: K.size(expected) })}` : "";
   // How text was kept before and after: what of it changed, its format or where it lies.
   const kept = ({ before, after }) => {
     if (!before || !after) return "";

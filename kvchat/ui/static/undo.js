@@ -17,12 +17,48 @@
     fill(place);
     return place;
   };
-  K.drawUndo = () => document.querySelectorAll(".kv-undo").forEach(fill);
+  // Of a turn: the newest entry about it that can be taken back, or was asked back.
+  const newestOf = (name) => entries.findLast((entry) => standing(entry) && (entry.turns ?? []).includes(name));
+  K.drawUndo = () => {
+    mark();
+    document.querySelectorAll(".kv-undo").forEach(fill);
+  };
+  // Messages that the model sees only in part, or in fewer bits, say so themselves, with the way back.
+  // What is left out has its line below the last of them.
+  const mark = () => {
+    const marks = new Map((K.frame?.marks ?? []).map((one) => [one.turn, one]));
+    for (const question of document.querySelectorAll("#kv-chat .kv-ask")) {
+      const one = marks.get(Number(question.id.split("-").at(-1)));
+      let place = question.querySelector(".kv-marks");
+      const own = place?.querySelector(".kv-mark-own");
+      const lossy = one && !one.left_out && (one.evicted || one.formats);
+      if (!lossy) {
+        if (own) (own.parentElement.dataset.own ? own.parentElement : own).remove();
+        continue;
+      }
+      if (own) {
+        K.put(own.firstChild, saidOf(one));
+        continue;
+      }
+      if (!place) {
+        place = K.el("div", { class: "kv-marks", "data-own": "true" });
+        question.append(place);
+      }
+      const undo = K.el("span", { class: "kv-undo" });
+      undo.kvTurn = one.name;
+      place.append(K.el("span", { class: "kv-mark-own" }, K.el("span", { text: saidOf(one) }), " ", undo));
+    }
+  };
+  const saidOf = (one) => (one.formats ? K.say("ui.mark.formats", { format: K.format(one.formats) }) : "");
 
+  const entryOf = (place) => {
+    if (place.kvTurn !== undefined) return newestOf(place.kvTurn);
+    return place.kvEntry === undefined ? newestCut() : entries.find((one) => one.number === place.kvEntry);
+  };
   const fill = (place) => {
-    const entry = place.kvEntry === undefined ? newestCut() : entries.find((one) => one.number === place.kvEntry);
+    const entry = entryOf(place);
     const state = standing(entry);
-    const key = `${entry?.number}/${state}`;
+    const key = `${entry?.number}/${state}/${state === "offered" ? (known(entry)?.text ?? "") : ""}`;
     if (place.kvKey === key) return;
     place.kvKey = key;
     place.replaceChildren(...(state ? [state === "asked" ? said(K.say("ui.undo.asked")) : begin(place, entry)] : []));
@@ -32,11 +68,34 @@
   const begin = (place, entry) => {
     const button = link(entry.undo === "read_again" ? "ui.undo.read_again" : "ui.undo", () => weigh(place, entry));
     button.title = K.say(`undo.${entry.undo}`);
+    const found = known(entry);
+    if (found?.text) button.append(K.el("span", { class: "kv-undo-cost", text: ` (${found.text})` }));
+    else if (!found && place.offsetParent) ask(entry);
     return button;
   };
   const cost = ({ tokens, s }) => {
     if (!tokens) return K.say("ui.undo.free");
     return s === null ? K.say("ui.undo.cost", { tokens }) : K.say("ui.undo.cost.s", { tokens, s: K.seconds(s) });
+  };
+
+  // What it costs stands on the button before it is pressed. It is asked for once a turn and entry, one
+  // after the other, for planning takes a moment; not while an answer is made.
+  const costs = new Map();
+  const place = (entry) => `${K.chat}/${entry.number}/${K.notes.turns.length + K.notes.earlier}`;
+  const known = (entry) => (entry ? costs.get(place(entry)) : undefined);
+  let queue = Promise.resolve();
+  const ask = (entry) => {
+    if (K.notes.live || !K.online) return;
+    const key = place(entry);
+    costs.set(key, { text: "" });
+    if (costs.size > 200) costs.delete(costs.keys().next().value);
+    queue = queue.then(async () => {
+      const found = await K.call("undo_cost", { chat: K.chat, entry: entry.number });
+      if (found.error) return; // said when it is pressed
+      const s = found.s === null || found.s === undefined ? "" : `, ${K.say("ui.about", { s: K.seconds(found.s) })}`;
+      costs.set(key, { text: found.tokens ? K.say("ui.figures.tokens", { tokens: found.tokens }) + s : K.say("ui.undo.nothing_read") });
+      K.drawUndo();
+    });
   };
   const leave = (place) => {
     place.kvKey = "";

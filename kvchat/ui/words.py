@@ -36,8 +36,8 @@ def sentence(said: object, lang: Language, **facts: object) -> str:
 def problem(
     error: KVChatError | Mapping[str, Any] | None, lang: Language, **facts: object
 ) -> dict[str, str] | None:
-    """What went wrong and what to do: `{"message", "remedy"}` in one language, and the `code` that a
-    card goes by; or None.
+    """What went wrong and what to do: `{"message", "remedy"}` in one language, and the `code` that
+    a card goes by; or None.
 
     A row's error says its code, its facts and a sentence; `facts` are those that its row knows.
     """

@@ -51,7 +51,11 @@
       tab.body = K.el("div", { class: `kv-panel-body kv-panel-${name}`, id: `kv-body-${name}`, role: "tabpanel", tabindex: "0", "aria-labelledby": `kv-tab-${name}`, hidden: true });
       row.insertBefore(tab.button, row.children[at] ?? null);
       aside.append(tab.body);
-      tab.fill(tab.body);
+      try {
+        tab.fill(tab.body);
+      } catch (error) {
+        reportError(error); // one tab is broken, and the others stand
+      }
     });
     set(isOpen(), shown);
   };

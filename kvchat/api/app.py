@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from kvchat import __version__
 from kvchat.api.completions import Completions
 from kvchat.api.ending import EndingStreams
+from kvchat.api.exports import Exports
 from kvchat.api.failures import on_http_exception, on_kvchat_error, on_unexpected
 from kvchat.api.gate import LOOPBACK_HOSTS, Gate, SafeHeaders
 from kvchat.api.languages import preferred
@@ -85,6 +86,7 @@ def _add_routes(
     app.add_route("/api/pins", steering.pin, ["POST", "DELETE"])
     app.add_route("/api/undo", steering.undo, ["GET", "POST"])
     app.add_route("/api/ledger", routes.ledger, ["GET"])
+    app.add_route("/api/export", Exports(conversations).save, ["GET"])
     app.add_route("/api/live", Live(conversations).stream, ["GET"])
     app.add_route("/doc/{document}/{page}.png", routes.picture, ["GET"])
 

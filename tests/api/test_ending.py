@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from kvchat.api.ending import EndingStreams
 from tests.api.running import run
 
@@ -88,11 +90,7 @@ def test_a_stream_that_ends_by_itself_is_left_alone_and_errors_come_through() ->
         async def broken(scope: Any, receive: Any, send: Any) -> None:
             raise ValueError("ours")
 
-        try:
+        with pytest.raises(ValueError, match="ours"):
             await answered(broken, asyncio.Event(), None)
-        except ValueError as error:
-            assert str(error) == "ours"
-        else:
-            raise AssertionError("an error was swallowed")
 
     run(story())

@@ -227,9 +227,19 @@ class StandIn:
                 sum(s["bytes"] for s in self._spans(i)[0]),
             )
             for i, c in list(self._chats.items())
-            if query.lower() in c.title.lower()
+            if query.lower() in c.title.lower() and not self._is_nothing(c)
         ]
         return sorted(rows, key=lambda row: -row.updated_at_s)
+
+    def _is_nothing(self, here: Chat) -> bool:
+        said = here.title or here.root.children
+        return not said and all(one.problem for one in here.documents)
+
+    def drop_if_nothing(self, chat: str) -> bool:
+        gone = self._is_nothing(self._chat(chat))
+        if gone:
+            self.delete(chat)
+        return gone
 
     def new_chat(self) -> str:
         chat = f"c{next(self._numbers):06d}"
@@ -282,6 +292,15 @@ class StandIn:
         here = self._chat(chat)
         self._refuse_another(turn, name)
         return self._begin(chat, self._before(here, turn), Node(text))
+
+    def go_on(self, chat: str, turn: int, name: str | None = None) -> LiveAnswer:
+        here = self._chat(chat)
+        self._refuse_another(turn, name)
+        node = here.path()[turn - 1]
+        live = here.live = LiveAnswer(chat, turn, node.text)
+        live.text = node.reply or ""
+        threading.Thread(target=self._make, args=(here, node, live), daemon=True).start()
+        return live
 
     def _refuse_another(self, turn: int, name: str | None) -> None:
         if name not in (None, f"u{turn}"):
@@ -440,6 +459,7 @@ class StandIn:
                 self._fail(node, live)
                 return
             words, cites = reply_to(node.text, here.documents, next(self._numbers))
+            words = words[len((node.reply or "").split()) :]
             for cite in cites:
                 live.add({"type": "citation", **cite})
             reason = self._speak(node, live, words, begun_s)

@@ -75,9 +75,12 @@ def test_an_answer_that_was_cut_says_so_and_goes_on(looking: Looking) -> None:
     looking.talks.apply({"max_new_tokens": 5})
     ask(page, "count to 100")
     expect(page.locator(".kv-end-length")).to_contain_text("room kept for the reply")
+    looking.talks.apply({"max_new_tokens": 8})
     page.get_by_role("button", name="Continue").click()
-    expect(page.locator(".kv-ask")).to_have_count(2)
+    expect(page.locator(".kv-text")).to_have_text("1 2 3 4 5 6 7 8 9 10 11 12 13")
     answered(page)
+    expect(page.locator(".kv-ask")).to_have_count(1)
+    expect(page.locator(".kv-end-length")).to_be_visible()
 
 
 def test_versions_by_asking_again_and_by_editing(looking: Looking) -> None:
@@ -188,7 +191,7 @@ def test_an_error_gives_the_question_back(looking: Looking) -> None:
     looking.talks.fail_next = RequestError("ui_request")
     page.fill("#kv-input", "a long question")
     page.press("#kv-input", "Enter")
-    expect(page.locator(".kv-card")).to_contain_text("not there any more")
+    expect(page.locator(".kv-problem")).to_contain_text("not there any more")
     expect(page.locator("#kv-input")).to_have_value("a long question")
     assert page.locator(".error").count() == 0
 
@@ -282,7 +285,7 @@ def test_a_question_is_not_lost_with_the_connection(looking: Looking) -> None:
         expect(page.locator(".kv-pill-words")).to_have_text("kvchat does not answer")
         page.fill("#kv-input", "still here")
         page.press("#kv-input", "Enter")
-        expect(page.locator(".kv-card")).to_contain_text("Check that kvchat is still running")
+        expect(page.locator(".kv-problem")).to_contain_text("Check that kvchat is still running")
         expect(page.locator("#kv-input")).to_have_value("still here")
     finally:
         looking.context.unroute("**/api/live*")

@@ -67,8 +67,12 @@ def test_a_link_out_of_the_uploads_is_refused(talks: StandIn, uploads: Path) -> 
 def test_a_file_that_is_no_pdf_comes_back_with_a_sentence(talks: StandIn, uploads: Path) -> None:
     path = uploaded(uploads, content=b"no")
     found = calls(talks, "ko")["add_document"]({"chat": None, "path": path, "name": "a.pdf"})
-    assert found["chat"]
+    assert found["chat"] is None
+    assert talks.chats() == []  # no empty chat stays behind
     assert "파일" in found["error"]["message"]
+    chat = talks.new_chat()
+    again = {"chat": chat, "path": uploaded(uploads, content=b"no"), "name": "a.pdf"}
+    assert calls(talks)["add_document"](again)["chat"] == chat
 
 
 @pytest.mark.parametrize("sent", [None, [], "x", {"chat": 3}, {"chat": {"$gt": ""}}, {}])
@@ -76,7 +80,7 @@ def test_arguments_are_checked(talks: StandIn, sent: object) -> None:
     found = calls(talks)
     for name in (
         "rename", "delete", "stop", "source", "remove_document", "apply", "preset", "pin",
-        "undo_cost", "undo",
+        "undo_cost", "undo", "tidy", "find", "import_chat",
     ):  # fmt: skip
         assert set(found[name](sent)) == {"error"}
 

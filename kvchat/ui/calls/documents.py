@@ -28,13 +28,15 @@ class DocumentCalls:
 
     def add_document(self, sent: Any) -> dict[str, Any]:
         path = uploaded(text_of(sent, "path"))
-        chat = text_of(sent, "chat") or self._conversations.new_chat()
+        given = text_of(sent, "chat")
+        chat = given or self._conversations.new_chat()
         name = _bare(text_of(sent, "name")) or path.name
         try:
             return {"chat": chat, "document": self._conversations.add_document(chat, path, name)}
         except KVChatError as error:
-            gone = self._conversations.drop_if_nothing(chat)  # made for this file alone
-            return {"chat": None if gone else chat, "error": problem(error, self._lang)}
+            if not given:  # it was made for this file alone
+                self._conversations.drop_if_nothing(chat)
+            return {"chat": given or None, "error": problem(error, self._lang)}
         finally:
             path.unlink(missing_ok=True)  # the data folder has its own copy now
 

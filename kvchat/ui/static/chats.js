@@ -1,10 +1,10 @@
-// The list of chats: new, open, rename, delete, search.
+// The list of chats: new, open, search, and what is still there of each one.
 (() => {
   const K = window.kvchat;
   const DAY_S = 86400;
   let rows = [];
   let query = "";
-  let list;
+  let list, said;
 
   K.draw.chats = (box) => {
     const search = K.el("input", { type: "search", class: "kv-search", placeholder: K.say("ui.search"), "aria-label": K.say("ui.search"), autocomplete: "off", spellcheck: "false" });
@@ -14,13 +14,26 @@
       clearTimeout(waiting);
       waiting = setTimeout(K.refreshChats, 150);
     });
+    search.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || !search.value) return;
+      event.stopPropagation();
+      search.value = query = "";
+      K.refreshChats();
+    });
+    K.focusSearch = () => {
+      document.body.classList.add("kv-side-open");
+      search.focus();
+      search.select();
+    };
     list = K.el("div", { class: "kv-chat-list" });
+    said = K.el("p", { class: "kv-only-heard", role: "status" });
     box.append(
       K.el("nav", { class: "kv-side", "aria-label": K.say("ui.chats") },
         K.el("button", { type: "button", class: "kv-new", on: { click: () => K.newChat() } }, K.icon("plus"), K.el("span", { text: K.say("ui.new_chat") })),
-        K.el("label", { class: "kv-search-box" }, K.icon("search"), search),
-        list
-      )
+        K.el("div", { class: "kv-side-line" },
+          K.el("label", { class: "kv-search-box" }, K.icon("search"), search),
+          K.button("ui.import", "import", () => K.chooseChat(), { class: "kv-tool" })),
+        said, list)
     );
     K.refreshChats();
   };
@@ -36,7 +49,10 @@
     if (!found.chats || asked !== query) return;
     rows = found.chats;
     draw();
+    K.put(said, query ? K.say("ui.chats.found", { chats: rows.length }) : "");
+    K.emit("chats", rows);
   };
+  K.titleOf = (row) => row.title || K.say("ui.chats.untitled");
 
   const group = (row) => {
     const midnight = new Date().setHours(0, 0, 0, 0) / 1000;
@@ -45,26 +61,35 @@
   };
   const draw = () => {
     if (!list || list.querySelector("form")) return; // a name is being written
+    const focused = list.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     const parts = [];
     let last = null;
+    let items;
     for (const row of rows) {
       if (group(row) !== last) {
         last = group(row);
-        parts.push(K.el("h2", { class: "kv-chat-group", text: K.say(`ui.chats.${last}`) }));
+        items = K.el("ul", { class: "kv-chat-items" });
+        parts.push(K.el("section", {}, K.el("h2", { class: "kv-chat-group", text: K.say(`ui.chats.${last}`) }), items));
       }
-      parts.push(drawRow(row));
+      items.append(drawRow(row));
     }
     if (!rows.length) parts.push(K.el("p", { class: "kv-hint", text: K.say(query ? "ui.chats.not_found" : "ui.chats.none") }));
     list.replaceChildren(...parts);
+    if (focused) list.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
   };
-  const titleOf = (row) => row.title || K.say("ui.chats.untitled");
+  // Whether the next question has to read it again, and how long that takes here
+  const standing = (row) => {
+    if (row.kv_bytes) return K.say("ui.chats.loaded", { bytes: K.size(row.kv_bytes) });
+    if (row.disk_bytes) return K.say("ui.chats.disk", { bytes: K.size(row.disk_bytes) });
+    if (!row.num_turns) return "";
+    return row.read_s ? K.say("ui.chats.text", { s: K.seconds(Math.max(0.1, row.read_s)) }) : K.say("ui.chats.text.unknown");
+  };
   const drawRow = (row) => {
-    const about = [K.say("ui.chats.turns", { turns: row.num_turns })];
-    if (row.kv_bytes) about.push(`KV ${K.size(row.kv_bytes)}`);
+    const about = [K.say("ui.chats.turns", { turns: row.num_turns }), standing(row)].filter(Boolean);
     const here = row.id === K.chat;
-    const item = K.el("div", { class: `kv-chat-row${here ? " kv-here" : ""}` });
-    const open = K.el("a", { class: "kv-chat-open", href: K.address(row.id), "aria-current": here ? "true" : null },
-      K.el("span", { class: "kv-chat-title", text: titleOf(row), title: titleOf(row) }),
+    const item = K.el("li", { class: `kv-chat-row${here ? " kv-here" : ""}` });
+    const open = K.el("a", { class: "kv-chat-open", href: K.address(row.id), "aria-current": here ? "page" : null, "data-key": row.id },
+      K.el("span", { class: "kv-chat-title", text: K.titleOf(row), title: K.titleOf(row) }),
       K.el("span", { class: "kv-chat-about", text: about.join(" · ") }));
     open.addEventListener("click", (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return; // a new tab, as with any link
@@ -72,56 +97,24 @@
       document.body.classList.remove("kv-side-open");
       K.open(row.id);
     });
-    item.append(open, K.el("span", { class: "kv-chat-tools" },
-      K.button("ui.rename_chat", "pencil", () => rename(item, row), { class: "kv-tool" }),
-      K.button("ui.delete_chat", "trash", () => confirmDelete(item, row), { class: "kv-tool" })));
+    item.append(open, K.chatTools(item, row), ...(row.hits ?? []).map((hit) => found(row, hit)));
     return item;
   };
-
-  const rename = (item, row) => {
-    const name = K.el("input", { type: "text", class: "kv-rename", value: titleOf(row), maxlength: "120", "aria-label": K.say("ui.rename_chat") });
-    const form = K.el("form", { class: "kv-chat-form" }, name);
-    let finished = false;
-    const done = async (save) => {
-      if (finished) return; // taking the form away takes the focus from it, which ends it as well
-      finished = true;
-      const title = name.value.trim();
-      form.remove();
-      if (save && title && title !== row.title) await K.call("rename", { chat: row.id, title });
-      K.refreshChats();
-    };
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      done(true);
-    });
-    name.addEventListener("keydown", (event) => {
-      if (event.isComposing || event.keyCode === 229) return;
-      if (event.key === "Escape") {
-        event.stopPropagation();
-        done(false);
-      }
-    });
-    name.addEventListener("blur", () => done(true));
-    item.replaceChildren(form);
-    name.focus();
-    name.select();
+  // A place where the words stand: it leads to the message, on whichever branch that is.
+  const found = (row, hit) => {
+    const pieces = hit.snippet.map(([text, isWord]) => K.el(isWord ? "mark" : "span", { text }));
+    const who = K.say(hit.role === "user" ? "ui.hit.question" : "ui.hit.reply", { turn: hit.turn });
+    return K.el("button", { type: "button", class: "kv-hit", "data-key": hit.message, on: { click: () => lead(row, hit) } },
+      K.el("span", { class: "kv-hit-who", text: who }), K.el("span", {}, ...pieces));
   };
-  const confirmDelete = (item, row) => {
-    const yes = K.el("button", { type: "button", class: "kv-danger", text: K.say("ui.delete") });
-    const no = K.el("button", { type: "button", class: "kv-plain", text: K.say("ui.keep") });
-    const form = K.el("form", { class: "kv-chat-form kv-confirm" }, K.el("span", { text: K.say("ui.delete.sure", { title: titleOf(row) }) }), K.el("span", { class: "kv-confirm-buttons" }, no, yes));
-    const done = () => {
-      form.remove();
-      K.refreshChats();
-    };
-    yes.addEventListener("click", async () => {
-      await K.call("delete", { chat: row.id });
-      done();
-      if (row.id === K.chat) K.newChat();
-    });
-    no.addEventListener("click", done);
-    item.replaceChildren(form);
-    no.focus();
+  const lead = async (row, hit) => {
+    const where = await K.call("find", { chat: row.id, message: hit.message });
+    if (where.error) return K.emit("problem", where.error);
+    document.body.classList.remove("kv-side-open");
+    K.open(row.id);
+    K.shown = where.turns - where.turn + 4;
+    K.act("open");
+    K.lookFor(where.turn, hit.role);
   };
 
   K.on("chat", () => {
@@ -138,5 +131,6 @@
     live = is;
     known = count;
   });
+  K.on("online", (is) => is && K.refreshChats());
   addEventListener("focus", () => K.refreshChats());
 })();

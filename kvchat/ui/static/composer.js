@@ -43,7 +43,7 @@
     const stop = K.el("button", { type: "button", class: "kv-stop", hidden: true, title: K.say("ui.stop"), on: { click: K.stop } }, K.icon("stop"), K.el("span", { text: K.say("ui.stop") }), K.el("kbd", { text: "Esc" }));
     const form = K.el("form", { class: "kv-composer" },
       K.button("ui.attach", "clip", () => K.chooseFiles(), { class: "kv-ghost kv-attach" }), box, send, stop);
-    const problem = K.el("div", { class: "kv-card", role: "alert", hidden: true });
+    const problem = K.el("div", { class: "kv-card kv-problem", role: "alert", hidden: true });
     const hint = K.el("p", { class: "kv-hint kv-wait", role: "status", hidden: true });
     root.append(K.welcome(), problem, K.attachments(), hint, form, meter());
 

@@ -5,7 +5,7 @@
   let failures = []; // {name, message, remedy}
   let documents = [];
 
-  const chooser = K.el("input", { type: "file", multiple: true, accept: ".pdf,application/pdf", hidden: true, "aria-hidden": "true" });
+  const chooser = K.el("input", { type: "file", multiple: true, accept: ".pdf,.docx,.html,.htm,.md,.markdown,.txt", hidden: true, tabindex: "-1", "aria-hidden": "true" });
   chooser.addEventListener("change", () => {
     K.addFiles([...chooser.files]);
     chooser.value = "";
@@ -24,7 +24,10 @@
     uploading = uploading.slice(1);
     await K.refreshDocuments();
   };
+  // A chat that was saved as a file says so in its first line.
+  const isChat = async (file) => file.name.toLowerCase().endsWith(".json") && (await file.slice(0, 64).text()).includes('"kvchat_chat"');
   const bring = async (file) => {
+    if (await isChat(file)) return K.importChat(file);
     let path;
     try {
       ({ path } = await K.upload(file));
@@ -45,8 +48,26 @@
     const found = await K.call("documents", { chat });
     if (chat !== K.chat || !found.documents) return;
     documents = found.documents;
+    if (await isNothing()) return;
     K.documentNames = Object.fromEntries(documents.map((one) => [one.document, one.name]));
     K.emit("documents", documents);
+  };
+  // Files that cannot be read leave no empty chat behind: what was wrong with them stays said here.
+  const isNothing = async () => {
+    const { chat, turns, live } = K.notes;
+    const isSomething = chat !== K.chat || turns.length || live || uploading.length;
+    if (!K.chat || isSomething || !documents.length || !documents.every((one) => one.problem && !one.asks_password)) return false;
+    const bad = documents.map((one) => ({ name: one.name, ...one.problem, seenAs: one.document }));
+    const { gone } = await K.call("tidy", { chat: K.chat });
+    if (gone) leaveNothing([...failures, ...bad]);
+    return Boolean(gone);
+  };
+  const leaveNothing = (said = failures) => {
+    failures = said;
+    K.adopt(null);
+    documents = [];
+    K.emit("documents", documents);
+    K.act("open");
   };
   // Progress comes with the frames; what a finished document is like has to be asked for.
   let seen = "";
@@ -62,8 +83,14 @@
     asking = Boolean(notes.live);
   });
   K.on("ledger", () => K.refreshDocuments()); // how a document is read is decided with a question
-  K.on("chat", () => {
-    failures = [];
+  let left = null;
+  let stays = false; // the same page under another name: what it says of files stays
+  K.on("adopt", () => (stays = true));
+  K.on("chat", (chat) => {
+    if (left && left !== chat && !K.notes.turns.length) K.call("tidy", { chat: left });
+    left = chat;
+    if (!stays) failures = [];
+    stays = false;
     documents = [];
     K.emit("documents", documents);
     K.refreshDocuments();
@@ -97,7 +124,7 @@
   // Files fail at once or only when they are read: in the order in which it was seen here.
   const seenAt = new Map();
   const newestFirst = (list) => {
-    const key = (one) => one.document ?? one;
+    const key = (one) => one.document ?? one.seenAs ?? one;
     for (const one of list) if (!seenAt.has(key(one))) seenAt.set(key(one), seenAt.size);
     return list.sort((a, b) => seenAt.get(key(b)) - seenAt.get(key(a)));
   };

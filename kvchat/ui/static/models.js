@@ -82,9 +82,11 @@
     return !answer.error;
   };
 
+  // Korean counts in hundreds of millions
+  const counted = (number) => (K.lang === "ko" ? K.number(number / 1e8, number < 1e9 ? 1 : 0) : K.number(number / 1e9, number < 1e10 ? 1 : 0));
   const row = (one, found) => {
     const korean = one.serves_korean === null ? "unknown" : one.serves_korean ? "yes" : "no";
-    const facts = [one.parameters ? K.say("ui.models.parameters", { count: K.number(one.parameters / 1e9, one.parameters < 1e10 ? 1 : 0) }) : "", one.licence].filter(Boolean);
+    const facts = [one.parameters ? K.say("ui.models.parameters", { count: counted(one.parameters) }) : "", one.licence].filter(Boolean);
     const element = K.el("article", { class: `kv-model${one.ref !== null && one.ref === found.running ? " kv-here" : ""}`, "aria-label": one.name },
       K.el("div", { class: "kv-model-head" }, K.el("strong", { text: one.name }), K.el("span", { class: `kv-badge kv-korean-${korean}`, text: K.say(`ui.models.korean.${korean}`) })),
       facts.length ? K.el("div", { class: "kv-help", text: facts.join(" · ") }) : null,
@@ -123,7 +125,7 @@
       }
     };
     const button = K.el("button", { type: "submit", class: "kv-plain", text: K.say("ui.models.add") });
-    return K.el("form", { class: "kv-add", on: { submit: add } }, K.el("label", { class: "kv-unseen", for: "kv-add-folder", text: K.say("ui.models.add.label") }), path, button);
+    return K.el("form", { class: "kv-add", on: { submit: add } }, K.el("label", { class: "kv-only-heard", for: "kv-add-folder", text: K.say("ui.models.add.label") }), path, button);
   };
   const folder = (path) => K.el("div", { class: "kv-folder" }, K.el("span", { class: "kv-path", text: path }), K.button("ui.models.forget", "close", async (event) => {
     if (await act(event.currentTarget, "forget_folder", { path })) load();

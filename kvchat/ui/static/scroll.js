@@ -25,6 +25,25 @@
   };
   K.on("chat", K.follow);
 
+  // A message that was searched for: shown in the middle once it is drawn, and marked for a moment.
+  let sought = null;
+  K.lookFor = (turn, role) => {
+    sought = { chat: K.chat, turn, role, until: performance.now() + 8000 };
+    show();
+  };
+  const show = () => {
+    if (!sought || sought.chat !== K.chat || performance.now() > sought.until) return (sought = null);
+    const ask = document.getElementById(`kv-ask-${sought.turn}`);
+    const place = sought.role === "user" ? ask : document.getElementById(`kv-foot-${sought.turn}`)?.previousElementSibling;
+    if (!place || K.notes.chat !== K.chat) return setTimeout(show, 60);
+    sought = null;
+    atEnd = false;
+    // what comes into view gets its true height only then
+    for (const again of [0, 150, 400]) setTimeout(() => place.isConnected && place.scrollIntoView({ block: "center" }), again);
+    place.classList.add("kv-sought");
+    setTimeout(() => place.classList.remove("kv-sought"), 2500);
+  };
+
   // Only a person takes the view away from the end; text that grows does not. It is left at once, for
   // browsers glide: a next piece of text would call the view back before it has moved.
   const UP_KEYS = ["PageUp", "Home", "ArrowUp"];

@@ -40,7 +40,7 @@
     for (const message of chat.querySelectorAll("[data-testid][aria-label]")) message.removeAttribute("aria-label");
     const wanted = [
       [log(), "aria-label", K.say("ui.conversation")],
-      [log(), "aria-live", K.notes.live ? "off" : "polite"],
+      [log(), "aria-live", "off"], // heard.js tells of answers
       [chat.querySelector(".scroll-down-button-container button"), "title", K.say("ui.to_bottom")],
       [chat.querySelector(".scroll-down-button-container button"), "aria-label", K.say("ui.to_bottom")],
     ];

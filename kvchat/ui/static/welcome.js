@@ -2,7 +2,7 @@
 (() => {
   const K = window.kvchat;
   K.welcome = () => {
-    const model = K.el("p", { class: "kv-welcome-model", role: "status" });
+    const model = K.el("div", { class: "kv-welcome-model" }, K.el("p", { text: K.say("ui.welcome.loading") }), K.loadProgress());
     const notices = K.el("div", { class: "kv-notices" });
     const samples = [1, 2, 3].map((n) =>
       K.el("button", { type: "button", class: "kv-sample", on: { click: () => K.fillIn(K.say(`ui.sample.${n}`)) } }, K.el("span", { text: K.say(`ui.sample.${n}`) })));
@@ -16,7 +16,6 @@
       K.show(box, empty);
       document.getElementById("kv-talk")?.classList.toggle("kv-empty", empty);
       const stage = K.frame?.runtime?.stage ?? K.status?.stage;
-      K.put(model, stage === "loading" ? K.say("ui.welcome.loading") : "");
       K.show(model, stage === "loading");
       const error = K.status?.error;
       const said = [...(error ? [`${error.message} ${error.remedy}`] : []), ...(K.status?.notices ?? [])];

@@ -118,7 +118,7 @@
       K.number(row.largest_context),
     ];
     table.replaceChildren(K.el("table", { class: "kv-table" },
-      K.el("caption", { class: "kv-unseen", text: K.say("ui.whatif.table") }),
+      K.el("caption", { class: "kv-only-heard", text: K.say("ui.whatif.table") }),
       K.el("thead", {}, K.el("tr", {}, ...columns.map((name) => K.el("th", { scope: "col", text: K.say(`ui.whatif.column.${name}`) })))),
       K.el("tbody", {}, ...found.rows.map((row) => K.el("tr", { class: row.short_by_bytes ? "kv-short" : "kv-fits" }, ...cells(row).map((text) => K.el("td", { text })))))));
   };
@@ -131,7 +131,10 @@
   const BELOW = 26;
   K.lines = (found, room, context) => {
     const most = found.contexts.at(-1);
-    const top = Math.max(room.usable_bytes * 1.15, ...found.lines.map((line) => Math.min(line.bytes.at(-1), room.usable_bytes * 2.2)));
+    const highest = Math.max(...found.lines.map((line) => line.bytes.at(-1)));
+    // a card that holds far more than is asked for would press the lines to the ground
+    const isFar = room.usable_bytes > 2 * highest;
+    const top = isFar ? highest * 1.25 : Math.max(room.usable_bytes * 1.15, Math.min(highest, room.usable_bytes * 2.2));
     const x = (tokens) => LEFT + ((W - LEFT - 8) * tokens) / most;
     const y = (bytes) => (H - BELOW) * (1 - bytes / top) + 6;
     const make = (tag, about, text) => {
@@ -157,8 +160,8 @@
       path.append(make("title", {}, K.format(line.pair)));
       svg.append(path);
     });
-    const limit = y(room.usable_bytes);
-    svg.append(make("line", { class: "kv-card-line", x1: LEFT, x2: W - 8, y1: limit, y2: limit }), make("text", { class: "kv-card-text", x: W - 10, y: limit - 5, "text-anchor": "end" }, K.say("ui.whatif.card.line", { usable: K.size(room.usable_bytes) })));
+    const limit = isFar ? 2 : y(room.usable_bytes);
+    svg.append(make("line", { class: "kv-card-line", x1: LEFT, x2: W - 8, y1: limit, y2: limit }), make("text", { class: "kv-card-text", x: W - 10, y: isFar ? limit + 12 : limit - 5, "text-anchor": "end" }, K.say(isFar ? "ui.whatif.card.far" : "ui.whatif.card.line", { usable: K.size(room.usable_bytes) })));
     if (context <= most) svg.append(make("line", { class: "kv-context-line", x1: x(context), x2: x(context), y1: 6, y2: H - BELOW + 6 }));
     return svg;
   };

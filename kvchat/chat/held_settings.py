@@ -116,8 +116,7 @@ class HeldSettings:
             settings = sources.settings()
             changed_names = {*changes, *resets}
             self.refuse_failed(settings, changed_names)
-            typed = {name: getattr(settings, name) for name in changes}
-            self.saved.keep(typed, resets, model=model, only_model=only_model)
+            self.saved.keep(dict(changes), resets, model=model, only_model=only_model)
             self.sources, self.now = sources, settings
             engine = self._engine()
             if engine is not None:

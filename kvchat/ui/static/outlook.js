@@ -79,11 +79,12 @@
     };
     const effects = (found) => {
       const times = Object.values(found);
-      return ["now", "next answer", "new chat", "reload"].filter((one) => times.includes(one)).map((one) => {
+      const parts = ["now", "next answer", "new chat", "reload"].filter((one) => times.includes(one)).map((one) => {
         const count = times.filter((time) => time === one).length;
         const words = K.say(`ui.effect.${one.replace(" ", "_")}`);
         return times.length > count ? `${words} (${count})` : words;
-      }).join(" · ");
+      });
+      return K.say("ui.settings.changed", { count: times.length, when: parts.join(" · ") });
     };
 
     // What the formats cost this model: as it was measured, or the button to measure it

@@ -196,7 +196,7 @@
       one.element.classList.toggle("kv-changed", changed.has(name) || resets.has(name));
       drawSource(one);
     }
-    if (count) tell(K.say("ui.settings.changed", { count }));
+    if (count) tell("");
     outlook.ask(Object.fromEntries(changed), (mistakes) => mark(mistakes));
   };
   const mark = (mistakes) => {

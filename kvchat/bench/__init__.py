@@ -8,7 +8,9 @@
     resume            a text from disk after a restart, beside reading it again
     planning          what deciding takes beside a decode step
     fidelity          what each pair of formats costs this model; the verdict is kept
-    documents         whether the page that answers is found (--documents: a folder with QA.tsv)
+    documents         what reading files takes, and whether the page that answers is found
+                      (--documents: a folder of files, with QA.tsv)
+    ui                what showing memory live costs the server while an answer is written
 
 A row a measurement: a line to read, or with `--json` an object.
 """
@@ -19,7 +21,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kvchat.bench import attention, fidelity, finding, planning, requantize, resume, speed
+from kvchat.bench import (
+    attention,
+    fidelity,
+    finding,
+    planning,
+    reading,
+    requantize,
+    resume,
+    speed,
+    ui,
+)
 from kvchat.bench import cache as cache_bench
 from kvchat.bench.readers import PEERS
 from kvchat.bench.telling import told
@@ -43,6 +55,7 @@ NAMES = (
     "planning",
     "fidelity",
     "documents",
+    "ui",
 )
 DEFAULT = ("prefill", "decode")
 
@@ -104,6 +117,8 @@ class _Benches:
             yield from self._fidelity()
         if "documents" in names:
             yield from self._documents()
+        if "ui" in names:
+            yield from ui.measured(self.engine)
 
     def _documents(self) -> Iterator[dict[str, Any]]:
         tokenizer = self.engine.loaded.tokenizer

@@ -21,6 +21,8 @@ def told(row: dict[str, Any], lang: Language) -> str:
                 for name in ("read_bytes_per_s", "copy_bytes_per_s")
             }
             return say("bench.attention", lang, **row | rates)
+        case "ui":
+            return say("bench.ui", lang, **row, size=format_size(row["frame_bytes"]))
         case "waste" | "planning":
             return say(f"bench.{row['name']}", lang, **row)
         case "requantize":

@@ -60,10 +60,10 @@ class Conversations:
         self.held = HeldSettings(settings, sources, data_dir, lambda: self.loading.engine)
         self._saved = self.held.saved
         self._drop_unlisted()
+        self._known = KnownChats(self._store)
+        self.gauges = Gauges(self._known, lambda: self._worker)
         self.loading = Loading(self.held, data_dir, self._use, lambda: self._answers.stop_all())
         self._worker = self.loading.worker
-        self._known = KnownChats(self._store)
-        self.gauges = Gauges(self._known, self._worker)
         self._frames = Frames(self._store, self._worker, self._known, self.gauges, self.documents)
         self._answers = Answers(
             self._store, self._shelf, self._worker, self._frames, lambda: self.settings
@@ -115,6 +115,7 @@ class Conversations:
         from kvchat.engine.proving import Proving
 
         self._shelf.use_tokenizer(engine.loaded.tokenizer)
+        self.gauges.use_tokenizer(engine.loaded.tokenizer)
         engine.proving = Proving(engine, self.held.verdicts, self.held.proven)
         engine.ahead = ReadingAhead(engine)
 

@@ -6,7 +6,7 @@ Measures nothing itself; asked when a page wants it, not with every frame.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.known import KnownChats
@@ -23,17 +23,19 @@ _SAMPLE_CHARS = 6_000
 _FIRST_HANGUL, _LAST_HANGUL = "가", "힣"
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    tokenizer: PreTrainedTokenizerBase
-    hangul_per_token: float | None
-
-
 class Gauges:
-    def __init__(self, known: KnownChats, worker: Worker) -> None:
+    """`hangul_per_token`: see the function; None before a model is loaded."""
+
+    def __init__(self, known: KnownChats, worker: Callable[[], Worker]) -> None:
         self._known = known
         self._worker = worker
-        self._counted: _Counted | None = None
+        self.hangul_per_token: float | None = None
+
+    def use_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Of the model that was loaded: counts how much Korean its tokens hold, which takes some
+        ten milliseconds, so not when a frame is made.
+        """
+        self.hangul_per_token = hangul_per_token(tokenizer)
 
     def turns(self, chat: str) -> list[dict[str, Any]]:
         """Of every turn of the branch that is shown: its number, its name, whether it is pinned,
@@ -52,7 +54,7 @@ class Gauges:
 
     def timeline(self) -> dict[str, Any]:
         """Memory of the last minutes: names of columns, and a row a point of time, oldest first."""
-        return {"columns": COLUMNS, "points": self._worker.timeline.points()}
+        return {"columns": COLUMNS, "points": self._worker().timeline.points()}
 
     def ceilings(self) -> dict[str, Any]:
         """What the device can do at best as it was measured, None before; and whether it is being
@@ -73,22 +75,8 @@ class Gauges:
 
     @property
     def _gauging(self) -> Any:
-        engine: Engine | None = self._worker.engine
+        engine: Engine | None = self._worker().engine
         return engine.gauging if engine is not None else None
-
-    @property
-    def hangul_per_token(self) -> float | None:
-        """Syllables of Korean text that the loaded model's token holds; None before it is loaded.
-        Counted once a model, in a few milliseconds.
-        """
-        engine = self._worker.engine
-        if engine is None:
-            return None
-        tokenizer = engine.loaded.tokenizer
-        counted = self._counted
-        if counted is None or counted.tokenizer is not tokenizer:
-            counted = self._counted = _Counted(tokenizer, hangul_per_token(tokenizer))
-        return counted.hangul_per_token
 
 
 def korean_sample() -> str:

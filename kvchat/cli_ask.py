@@ -135,16 +135,22 @@ def _unlock(
 
 
 def _answered(live: "LiveAnswer", *, as_json: bool, lang: Language) -> int:
+    said: dict[int, str] = {}
     try:
         for event in live.events():
-            _show(event, as_json=as_json, lang=lang)
+            if as_json or event["type"] != "took" or event.get("number") not in said:
+                _show(event, as_json=as_json, lang=lang)
+            if event["type"] == "took" and "number" in event:
+                said.setdefault(event["number"], _sentence(event, lang))
     except KeyboardInterrupt:
         live.stop()
         live.wait_ended(30)
         raise
     if not as_json:
         print()
-        print("\n".join(_closing(live, lang)), file=sys.stderr, flush=True)
+        lines = [_sentence(one, lang) for one in live.ledger if one.get("number") in said]
+        grew = [line for line in lines if line not in said.values()]
+        print("\n".join([*grew, *_closing(live, lang)]), file=sys.stderr, flush=True)
     return 0 if live.error is None else 1
 
 

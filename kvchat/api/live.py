@@ -1,9 +1,10 @@
 """`/api/live`: the frame of DESIGN §9 as server-sent events, for as long as somebody looks.
 
 At most 10 a second while something changes, one a second when idle. A frame is made once and shared
-by all who look at the same chat; nobody looking costs nothing. Each event carries `id:`, the number
-of the newest ledger entry that was sent, and new entries only; a browser that comes back sends it
-as `Last-Event-ID` and misses none. Knows nothing of what a frame shows.
+by all who look at the same chat; nobody looking costs nothing. Each event carries `id:`, the newest
+change of the ledger that was sent, and only entries that are new or grew since, each to take the
+place of what had its number; a browser that comes back sends it as `Last-Event-ID` and misses
+none. Knows nothing of what a frame shows.
 """
 
 import asyncio
@@ -49,12 +50,13 @@ class View:
 
     @property
     def number(self) -> int:
-        return int(self.entries[-1]["number"]) if self.entries else 0
+        """Of the newest change."""
+        return max((_changed(entry) for entry in self.entries), default=0)
 
     def event(self, number: int) -> bytes:
-        """The frame, with the ledger entries after `number`."""
+        """The frame, with the ledger entries that changed after `number`."""
         after = 0 if number > self.number else number  # numbers begin anew with a new data folder
-        ledger = [entry for entry in self.entries if entry["number"] > after]
+        ledger = [entry for entry in self.entries if _changed(entry) > after]
         return sse(f'{self.text},"ledger":{encoded(ledger)}}}', self.number)
 
 
@@ -129,7 +131,7 @@ class Live:
         frame = self._conversations.frame(chat)
         entries = before.entries if before is not None else ()
         number = before.number if before is not None else 0
-        entries = (*entries, *self._conversations.ledger_since(chat, number))
+        entries = _with_news(entries, self._conversations.ledger_since(chat, number))
         if before is not None and not due and _same(before, frame, entries):
             return before
         text = encoded({name: value for name, value in frame.items() if name != "ledger"})[:-1]
@@ -143,6 +145,19 @@ class Live:
             return True
         documents = before.frame["documents"] if before is not None else []
         return any(one["done"] < one["pages"] for one in documents)
+
+
+def _changed(entry: dict[str, Any]) -> int:
+    return int(entry.get("changed", entry["number"]))
+
+
+def _with_news(
+    entries: tuple[dict[str, Any], ...], news: list[dict[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+    """What grew at its place, what is new at the end."""
+    if not news:
+        return entries
+    return tuple({entry["number"]: entry for entry in (*entries, *news)}.values())
 
 
 def _same(view: View, frame: dict[str, Any], entries: tuple[dict[str, Any], ...]) -> bool:

@@ -89,7 +89,7 @@ class LiveAnswer:
                 case "token":
                     self.text += event["text"]
                 case "took":
-                    self.ledger.append(event)
+                    self._took(event)
                 case "citation":
                     self._cite(event)
                 case "frame":
@@ -98,6 +98,14 @@ class LiveAnswer:
                 self.status = status
             self._events.append(None if event["type"] == "frame" else event)
             self._changed.notify_all()
+
+    def _took(self, event: dict[str, Any]) -> None:
+        """An entry that grew takes its own place."""
+        for i, one in enumerate(self.ledger):
+            if "number" in one and one["number"] == event.get("number"):
+                self.ledger[i] = event
+                return
+        self.ledger.append(event)
 
     def _cite(self, event: dict[str, Any]) -> None:
         """A citation that is told again, now as matched, takes the place of the given one."""

@@ -12,6 +12,8 @@ from kvchat.planner.measures import LEAVES_OUT
 from kvchat.store.records import LedgerEntry
 
 ASKED, DONE = "undo", "undone"
+ASKED_HELD = "undo_held"
+"""The same where nothing is read again for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ def asked_on(rows: Iterable[LedgerEntry]) -> Asked:
     restored: dict[int, bool] = {}
     wanted = set[str]()
     for row in rows:
-        if row.code == ASKED:
+        if row.code in (ASKED, ASKED_HELD):
             leaves_out = row.arguments["code"] in LEAVES_OUT
             restored[row.arguments["entry"]] = not leaves_out
             wanted |= set(row.turns) if leaves_out else set()

@@ -116,7 +116,7 @@ class Frames:
         }
 
     def ledger_since(self, chat: str | None, number: int) -> list[dict[str, Any]]:
-        """Entries after that number, oldest first, each with its number; those of one chat with the
+        """Entries that are new or grew after that change, oldest first; those of one chat with the
         numbers of their turns as the person counts them now, as far as they are shown.
         """
         rows = [asdict(row) for row in self._store.ledger(chat, number)]

@@ -4,6 +4,7 @@ nothing.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import count
 from typing import Any
 
 from kvchat.chat.admit import Admitted
@@ -13,6 +14,7 @@ from kvchat.chat.citing import Cite, pages_brought
 from kvchat.chat.marks import Marks, held_better, marks, marks_of
 from kvchat.chat.turn import admission_entries
 from kvchat.errors import KVChatError
+from kvchat.planner.growing import Growing
 from kvchat.planner.ledger import entry, pages
 from kvchat.planner.measures import LEAVES_OUT, Summarize
 from kvchat.store.records import Begun, Generation, LedgerEntry
@@ -22,10 +24,15 @@ HeldBytes = Callable[[str, Collection[str]], int | None]
 
 
 class KeepNothing:
-    """For one answer that no chat remembers; every turn left out is told again each time."""
+    """For one answer that no chat remembers; every turn left out is told again each time. Its
+    entries are numbered by themselves, so that those that grow are known.
+    """
+
+    def __init__(self) -> None:
+        self._growing, self._numbers = Growing(), count(1)
 
     def admitted(self, admitted: Admitted) -> Sequence[dict[str, Any]]:
-        return admission_entries(admitted)
+        return [self.took(row) for row in admission_entries(admitted)]
 
     def grow(self, text: str, ids: Sequence[int]) -> None:
         """Nothing is kept."""
@@ -37,7 +44,11 @@ class KeepNothing:
         """Nothing is kept."""
 
     def took(self, taken: dict[str, Any]) -> dict[str, Any]:
-        return taken
+        grown = self._growing.grown(taken)
+        if grown is None:
+            grown = taken | {"number": next(self._numbers)}
+            self._growing.begin(grown)
+        return grown
 
 
 class KeepInChat:
@@ -70,6 +81,7 @@ class KeepInChat:
         self._tells_all = tells_all
         self._begun = begun
         self._left_out: tuple[str, ...] = ()
+        self._growing = Growing()
 
     def admitted(self, admitted: Admitted) -> Sequence[dict[str, Any]]:
         """The turns left out are told when they change; they come back with a word, too."""
@@ -123,7 +135,12 @@ class KeepInChat:
         self.took(entry("answer_failed", about, row["code"], 0, None, (self._user_hash,)))
 
     def took(self, taken: dict[str, Any]) -> dict[str, Any]:
-        return write_ledger(self._store, self._chat, taken, self._user_hash)
+        grown = self._growing.grown(taken)
+        if grown is not None and grow_ledger(self._store, grown):
+            return grown
+        written = write_ledger(self._store, self._chat, taken, self._user_hash)
+        self._growing.begin(written)
+        return written
 
 
 def _is_known(row: dict[str, Any], before: Marks) -> bool:
@@ -140,6 +157,13 @@ def write_ledger(
     """
     kept = store.add_ledger(chat, **taken, question=question)
     return {**taken, "number": kept.number}
+
+
+def grow_ledger(store: Store, grown: dict[str, Any]) -> bool:
+    """Whether the entry is still there to grow."""
+    same = ("number", "at_s", "code", "reason", "undo")
+    changed = {name: value for name, value in grown.items() if name not in same}
+    return store.grow_ledger(grown["number"], **changed) is not None
 
 
 def documents_of(store: Store, chat: str, turns: Collection[str]) -> list[dict[str, Any]]:

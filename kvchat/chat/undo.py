@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.admit import Admitted, Told, admit_with
-from kvchat.chat.asked_back import ASKED, Asked, asked_back, asked_on
+from kvchat.chat.asked_back import ASKED, ASKED_HELD, Asked, asked_back, asked_on
 from kvchat.chat.attached import attached
 from kvchat.chat.marks import Marks, entries_on, marks, marks_on
 from kvchat.chat.shelf import Shelf
@@ -79,7 +79,8 @@ class TakingBack:
         cost = self.cost(chat, number, engine, settings)
         row, _ = self._found(chat, number)
         about = {"entry": number, "code": row.code, "tokens": cost.tokens}
-        kept = entry(ASKED, about, "asked", 0, None, row.turns, documents=row.documents)
+        code = ASKED if cost.tokens else ASKED_HELD
+        kept = entry(code, about, "asked", 0, None, row.turns, documents=row.documents)
         newest = [one.hash for one in self._store.messages(chat) if one.role == "user"][-1:]
         self._store.add_ledger(chat, **kept, question=newest[0] if newest else None)
         return cost

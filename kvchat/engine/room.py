@@ -87,7 +87,7 @@ class Room(Measuring):
         offers = () if ahead else self._offers(reply)
         reason = "others_grew" if self.latest.is_pressed else "no_room"
         for measure in plan_step(need, self.latest, self.limits.ladder, offers):
-            yield self._take(reply, measure, reason)
+            yield from self._take(reply, measure, reason)
 
     def begins_block(self) -> bool:
         """Whether the coming token of a reply does, so that there is something to plan for it."""
@@ -116,9 +116,7 @@ class Room(Measuring):
         wanted = short > 0 and now.idle_bytes > 0 and "drop_idle" in self.limits.ladder
         if not wanted or now.device.age_s:
             return
-        took = self._drop_idle(drop_idle(short, now), "others_grew", for_hot=True)
-        if took.entry["bytes_measured"]:
-            yield took
+        yield from self._drop_idle(drop_idle(short, now), "others_grew", for_hot=True)
 
     def _need(self, reply: Reply, num_tokens: int, chunk_tokens: int) -> StepNeed:
         """Of the open text until it has so many tokens: blocks for which there is no free place,
@@ -151,35 +149,38 @@ class Room(Measuring):
             if done.num_tokens:
                 yield _told(reply, measure, "fits", done)
 
-    def _take(self, reply: Reply, measure: Measure, reason: str, *, for_hot: bool = False) -> Took:
-        """Does it, and says what it freed."""
+    def _take(
+        self, reply: Reply, measure: Measure, reason: str, *, for_hot: bool = False
+    ) -> Iterator[Took]:
+        """Does it, and says what it freed, if there was anything to be done."""
         if isinstance(measure, (Requantize, Offload, Evict)):
             kept = isinstance(measure, Requantize) and self._pool.keep_originals
             undo: Undo = "raise" if kept else measure.undo
-            return _told(reply, measure, reason, self._old_text(reply).apply(measure), undo)
+            done = self._old_text(reply).apply(measure)
+            if done.num_tokens:
+                yield _told(reply, measure, reason, done, undo)
+            return
         assert isinstance(measure, DropIdle)
-        return self._drop_idle(measure, reason, for_hot=for_hot)
+        yield from self._drop_idle(measure, reason, for_hot=for_hot)
 
-    def _drop_idle(self, measure: DropIdle, reason: str, *, for_hot: bool) -> Took:
+    def _drop_idle(self, measure: DropIdle, reason: str, *, for_hot: bool) -> Iterator[Took]:
         """For a hot window only whole slabs count. Where there is a host tier, blocks go there as
-        far as it has room.
+        far as it has room. Where there were no blocks, what texts had kept to go on from went.
         """
         pool, kept = self._pool, self._local.drop_kept()
         to_host = pool.host_limit_bytes > 0
         drop = pool.drop_idle_slabs if for_hot else pool.drop_idle
         num_blocks, dropped = drop(measure.frees_bytes - kept, to_host=to_host)
-        code = f"{measure.code}_to_host" if to_host else measure.code
         freed = kept + dropped
-        return Took(
-            entry(
-                code,
-                {"blocks": num_blocks},
-                reason,
-                measure.frees_bytes,
-                freed,
-                before=stored((), "device"),
-                after=stored((), "host") if to_host else None,
-            )
+        if not num_blocks and not freed:
+            return
+        code, after = measure.code if num_blocks else "drop_idle_tails", None
+        if num_blocks and to_host:
+            code, after = f"{measure.code}_to_host", stored((), "host")
+        about = {"blocks": num_blocks} if num_blocks else {}
+        before = stored((), "device")
+        yield Took(
+            entry(code, about, reason, measure.frees_bytes, freed, before=before, after=after)
         )
 
     def rungs(self, reply: Reply, num_left: int) -> Callable[[int, Shortage], Took | None]:
@@ -224,9 +225,8 @@ class Room(Measuring):
         idle = self._pool.idle_bytes + self._local.kept_bytes
         if rung == "drop_idle" and idle:
             dropping = drop_idle(shortage.needed_bytes or idle, self.snapshot())
-            took = self._take(reply, dropping, "out_of_memory", for_hot=shortage.for_hot)
-            return (
-                took if took.entry["bytes_measured"] or took.entry["arguments"]["blocks"] else None
+            return next(
+                self._take(reply, dropping, "out_of_memory", for_hot=shortage.for_hot), None
             )
         chunk = min(reply.chunk_tokens, num_left) // 2
         if rung == "shrink_chunk" and chunk >= LEAST_CHUNK:
@@ -235,8 +235,8 @@ class Room(Measuring):
             mine = [one for one in self._offers(reply) if one.code == rung]
             measure = relieve(max(1, shortage.needed_bytes), self.snapshot(), mine)
             if measure is not None:
-                took = self._take(reply, measure, "out_of_memory")
-                return took if took.entry["bytes_measured"] else None
+                took = next(self._take(reply, measure, "out_of_memory"), None)
+                return took if took is not None and took.entry["bytes_measured"] else None
         return None
 
     def _shrink_chunk(self, reply: Reply, chunk: int) -> Took:

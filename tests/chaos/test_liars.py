@@ -180,7 +180,12 @@ def test_free_memory_that_falls_in_mid_answer_is_acted_upon(
             taken.append((event.entry["code"], made))
         last = event
     assert done([last]).ids == expected.ids
-    assert {code for code, _ in taken} <= {"drop_idle", "drop_idle_to_host", "offload"}
+    assert {code for code, _ in taken} <= {
+        "drop_idle",
+        "drop_idle_tails",
+        "drop_idle_to_host",
+        "offload",
+    }
     assert taken, "nothing was done about it"
     assert taken[0][1] <= 1 + 64 + 64, "at the next block boundary"
     assert engine.pool.host_bytes > 0

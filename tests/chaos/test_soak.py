@@ -97,6 +97,7 @@ def test_what_grows_is_not_level() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # two minutes where nothing else runs
 def test_a_thousand_turns(request: pytest.FixtureRequest) -> None:
     """What is resident stays level, and so does what a turn takes: of the first hundreds that are
     full, and of the last.

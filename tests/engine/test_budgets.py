@@ -6,7 +6,7 @@ from kvchat.engine.engine import Engine
 from kvchat.engine.events import Done, Took
 from tests.engine.test_engine import MakeEngine, done, random_ids, request
 
-NOTHING_LOST = ("drop_idle", "read_again")
+NOTHING_LOST = ("drop_idle", "drop_idle_tails", "read_again")
 
 
 def used_bytes(engine: Engine) -> int:

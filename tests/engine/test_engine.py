@@ -278,7 +278,7 @@ def test_the_budget_holds_over_many_texts(make_engine: MakeEngine) -> None:
             held = engine.loaded.weight_bytes + engine.pool.device_bytes
             assert held <= budget
             if isinstance(event, Took):
-                assert event.entry["code"] == "drop_idle"
+                assert event.entry["code"] in ("drop_idle", "drop_idle_tails")
                 assert event.entry["bytes_measured"] > 0
                 dropped += 1
         assert isinstance(event, Done)

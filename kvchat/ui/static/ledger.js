@@ -94,10 +94,13 @@
   };
 
   const add = (found) => {
-    const known = new Set(entries.map((entry) => entry.number));
-    const fresh = found.filter((entry) => entry.number === undefined || !known.has(entry.number));
+    const known = new Map(entries.map((entry) => [entry.number, entry]));
+    const isNews = (entry) => entry.number === undefined || (known.get(entry.number)?.changed ?? -1) < (entry.changed ?? 0);
+    const fresh = found.filter(isNews); // new ones, and those that grew: they take their own place
     if (!fresh.length) return;
-    entries = [...entries, ...fresh].sort((a, b) => (a.number ?? 0) - (b.number ?? 0));
+    const told = new Set(fresh.map((entry) => entry.number));
+    const others = entries.filter((entry) => entry.number === undefined || !told.has(entry.number));
+    entries = [...others, ...fresh].sort((a, b) => (a.number ?? 0) - (b.number ?? 0));
     K.emit("entries", entries);
   };
   // The live channel tells a chat's entries from the first when it is opened, then the new ones.

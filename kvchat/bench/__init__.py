@@ -116,6 +116,8 @@ class _Benches:
         if "fidelity" in names:
             yield from self._fidelity()
         if "documents" in names:
+            if self.folder is not None and self.folder.is_dir():
+                yield from reading.of_files(self.folder)
             yield from self._documents()
         if "ui" in names:
             yield from ui.measured(self.engine)

@@ -27,6 +27,10 @@ def told(row: dict[str, Any], lang: Language) -> str:
             return say(f"bench.{row['name']}", lang, **row)
         case "requantize":
             return say("bench.requantize", lang, **row, freed=format_size(row["freed_bytes"]))
+        case "documents" if row.get("part") == "reading":
+            return say("bench.reading", lang, **row)
+        case "documents" if row.get("part") == "reading_all":
+            return say("bench.reading_all", lang, **row, size=format_size(row["children_bytes"]))
         case "documents" if row.get("part") == "finding":
             return say(f"bench.finding.{row['among']}", lang, **row)
         case "resume":

@@ -69,6 +69,11 @@ class Pool:
         finally:
             self._free.put(child)
 
+    @property
+    def num_free(self) -> int:
+        """About: it may be another a moment later."""
+        return self._free.qsize()
+
     def _taken(self, cancel: threading.Event | None) -> "Child":
         while True:
             try:

@@ -8,34 +8,31 @@ import base64
 import hashlib
 import os
 import threading
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kvchat.documents import limits
-from kvchat.documents.child import Cancelled, ChildLost, ChildSilent, Pool
+from kvchat.documents.child import ChildLost, Pool
 from kvchat.documents.clean import clean_name, join_hyphens
 from kvchat.documents.kinds import HEAD_BYTES, kind_of
 from kvchat.documents.kinds import Kind as Kind
 from kvchat.documents.pages import Mark as Mark
 from kvchat.documents.pages import Page as Page
-from kvchat.documents.pages import PageFacts, hidden_told
 from kvchat.documents.pages import ReadDocument as ReadDocument
 from kvchat.documents.pages import Verdict as Verdict
+from kvchat.documents.pages import hidden_told
 from kvchat.documents.pages import notes as notes
 from kvchat.documents.pages import page_ranges as page_ranges
+from kvchat.documents.reading_job import OnPage, ReadingJob
 from kvchat.documents.refused import Refused
 from kvchat.errors import DocumentError
 from kvchat.units import format_size
 
 EXTRACTOR = 2
 """Counts up whenever the same file would give other text: what another one read is read again."""
-
-OnPage = Callable[[Page, int], None]
-"""Told of each page and of how many there are, as soon as it is read."""
 
 reading = Pool(max(1, min(4, os.cpu_count() or 1)))
 _pictures = Pool(1)
@@ -50,8 +47,9 @@ def read(
     password: str | None = None,
     may_recognise: bool = False,
 ) -> ReadDocument:
-    """The text of a file. `on_page` is called in this thread; hyphens at line ends are still marked
-    in what it gets. `may_recognise`: a scan of which no page has text is no error.
+    """The text of a file. `on_page` is called for one page after the other, in any thread; hyphens
+    at line ends are still marked in what it gets. `may_recognise`: a scan of which no page has text
+    is no error.
 
     Raises DocumentError: one sentence and a remedy for whatever cannot be read.
     """
@@ -59,8 +57,8 @@ def read(
     kind = check_file(path, shown)
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    found = _Reading(path, kind, shown, password, cancel, on_page)
-    pages = found.pages()
+    found = ReadingJob(path, kind, shown, password, cancel, on_page)
+    pages = found.pages(reading)
     if not any(page.has_text for page in pages):
         code = _why_no_text(pages)
         if code == "document_blank" or not may_recognise:
@@ -143,89 +141,3 @@ def _why_no_text(pages: Sequence[Page]) -> str:
     if "unreadable" in verdicts:
         return "document_unreadable"
     return "document_scan" if "scan" in verdicts else "document_blank"
-
-
-@dataclass(slots=True)
-class _Reading:
-    """One document being read, across the deaths of children: a page that kills one is left out."""
-
-    path: Path
-    kind: Kind
-    name: str
-    password: str | None
-    cancel: threading.Event | None
-    on_page: OnPage | None
-    about: dict[str, Any] = field(default_factory=dict)
-    done: list[Page] = field(default_factory=list)
-    num_lost: int = 0
-    num_silent: int = 0
-
-    def pages(self) -> list[Page]:
-        begun_s = time.monotonic()
-        while True:
-            try:
-                for answer in self._answers(first=len(self.done)):
-                    self._take(answer)
-                    if time.monotonic() - begun_s > self._most_s():
-                        return self._rest_unread()
-                return self.done
-            except Cancelled:
-                raise DocumentError("document_cancelled", name=self.name) from None
-            except ChildLost as error:
-                if self._gives_up(isinstance(error, ChildSilent)):
-                    return self._rest_unread()
-                if self._num_pages and not self._is_complete:
-                    self._add(Page(len(self.done) + 1, None, "", "unreadable"))
-                if self._is_complete:
-                    return self.done
-
-    @property
-    def _num_pages(self) -> int:
-        return int(self.about.get("pages", 0))
-
-    @property
-    def _is_complete(self) -> bool:
-        return 0 < self._num_pages <= len(self.done)
-
-    def _most_s(self) -> float:
-        return limits.DOCUMENT_S + limits.PAGE_S * self._num_pages
-
-    def _gives_up(self, is_silent: bool) -> bool:
-        """Whether too many pages were lost to go on. Raises DocumentError where there are none."""
-        self.num_lost += 1
-        self.num_silent += is_silent
-        if self._num_pages == 0 or self.kind != "pdf":
-            # It may have died before, between two documents: once more.
-            if is_silent or self.num_lost > 1:
-                raise DocumentError("document_damaged", name=self.name)
-            return False
-        return self.num_lost > limits.MOST_LOST_PAGES or self.num_silent > limits.MOST_SILENT_PAGES
-
-    def _rest_unread(self) -> list[Page]:
-        while not self._is_complete:
-            self._add(Page(len(self.done) + 1, None, "", "unreadable"))
-        return self.done
-
-    def _take(self, answer: dict[str, Any]) -> None:
-        if "pages" in answer:
-            self.about = answer
-            if self._num_pages > limits.MOST_PAGES:
-                facts = {"pages": self._num_pages, "most": limits.MOST_PAGES}
-                raise DocumentError("document_too_long", name=self.name, **facts)
-        elif answer["page"] == len(self.done) + 1:
-            seen = PageFacts(**answer["facts"])
-            plain = (answer["page"], answer["label"], answer["text"], answer["verdict"])
-            self._add(Page(*plain, seen))
-
-    def _add(self, page: Page) -> None:
-        self.done.append(page)
-        if self.on_page is not None:
-            self.on_page(page, self._num_pages)
-
-    def _answers(self, first: int) -> Generator[dict[str, Any], None, None]:
-        request = {"do": "read", "kind": self.kind, "path": str(self.path), "first": first}
-        with closing(reading.ask({**request, "password": self.password}, self.cancel)) as answers:
-            for answer in answers:
-                if "refused" in answer:
-                    raise DocumentError(f"document_{answer['refused']}", name=self.name)
-                yield answer

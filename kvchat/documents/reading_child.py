@@ -4,7 +4,7 @@ Started by `child.py` as `python -m kvchat.documents.reading_child`; ends when i
 Whatever a hostile file does, it happens here: a crash, a hang or too much memory costs this process
 only.
 
-{"do": "read", "kind", "path", "password", "first"}
+{"do": "read", "kind", "path", "password", "first", "stop"}
     -> {"pages", "is_divided", "attachments"}, {"page", "label", "text", "verdict", "facts"}...
 {"do": "picture", "path", "password", "page", "width"} -> {"png": base64}
 {"do": "scan", "path", "password", "page"} -> {"png": base64}: grey, sharp enough to be recognised
@@ -76,7 +76,7 @@ def _of_pdf(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     with contextlib.closing(open_pdf(request["path"], request.get("password"))) as pdf:
         match request["do"]:
             case "read":
-                yield from _read(pdf, request["first"])
+                yield from _read(pdf, request["first"], request["stop"])
             case "marks":
                 yield {"marks": _marks(pdf, request["page"], request["texts"])}
             case "scan":
@@ -90,14 +90,14 @@ def _png(png: bytes) -> dict[str, Any]:
     return {"png": base64.b64encode(png).decode("ascii")}
 
 
-def _read(pdf: pypdfium2.PdfDocument, first: int) -> Iterator[dict[str, Any]]:
-    """Pages from `first` (counted from 0) on."""
+def _read(pdf: pypdfium2.PdfDocument, first: int, stop: int) -> Iterator[dict[str, Any]]:
+    """Pages [first, stop), counted from 0."""
     count = len(pdf)
     yield {"pages": count, "is_divided": False, "attachments": attachments(pdf)}
     if pdf.get_formtype() != 0:
         with contextlib.redirect_stderr(None):  # it complains of forms of a kind it cannot show
             pdf.init_forms()
-    for number in range(first + 1, count + 1):
+    for number in range(first + 1, min(stop, count) + 1):
         yield {"page": number, "label": label_of(pdf, number), **read_page(pdf, number)}
 
 

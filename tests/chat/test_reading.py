@@ -85,9 +85,7 @@ def test_a_document_is_read_again_once_the_reader_is_another(opened, tmp_path, m
 
     def other_reader(*args, **more):
         found = real_read(*args, **more)
-        pages = tuple(
-            reader.Page(p.number, p.label, p.text.upper(), p.verdict) for p in found.pages
-        )
+        pages = tuple(replace(page, text=page.text.upper()) for page in found.pages)
         return reader.ReadDocument(found.sha256, real(found.name), pages)
 
     real_read = reader.read

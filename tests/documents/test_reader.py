@@ -196,8 +196,36 @@ def test_a_page_that_kills_the_child_costs_only_that_page(tmp_path):
     document = read(path, "a.pdf", on_page=kill_once)
     lost = [page.number for page in document.pages if page.verdict != "text"]
     assert [page.number for page in document.pages] == list(range(1, 301))
-    assert len(lost) == 1
-    assert notes(document) == [("document.pages_unreadable", {"pages": str(lost[0])})]
+    assert 1 <= len(lost) <= len(reader.reading.children)
+    assert notes(document) == [("document.pages_unreadable", {"pages": page_ranges(lost)})]
+
+
+def test_pages_of_a_long_file_come_in_their_order_from_several_children(tmp_path):
+    path = write_pdf(tmp_path / "a.pdf", [[(72, 700, f"{WORDS} {n}")] for n in range(1, 1001)])
+    seen = []
+    document = read(path, "a.pdf", on_page=lambda page, of: seen.append((page.number, of)))
+    assert seen == [(n, 1000) for n in range(1, 1001)]
+    assert [page.text for page in document.pages] == [f"{WORDS} {n}" for n in range(1, 1001)]
+    assert len(children()) == len(reader.reading.children)
+
+
+def test_a_file_that_takes_too_long_is_read_as_far_as_it_got(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "DOCUMENT_S", 0.0)
+    monkeypatch.setattr(limits, "PAGE_S", 0.0)
+    path = write_pdf(tmp_path / "a.pdf", [[(72, 700, WORDS)]] * 60)
+    document = read(path, "a.pdf")
+    verdicts = [page.verdict for page in document.pages]
+    assert len(verdicts) == 60
+    assert verdicts[0] == "text"
+    assert verdicts[-1] == "unreadable"
+
+
+def test_too_many_pages_that_kill_a_child_end_the_reading(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MOST_LOST_PAGES", 2)
+    path = write_pdf(tmp_path / "a.pdf", [[(72, 700, f"{WORDS} {n}")] for n in range(400)])
+    document = read(path, "a.pdf", on_page=lambda page, _: page.number % 5 or kill_children())
+    assert len(document.pages) == 400
+    assert document.pages[-1].verdict == "unreadable"
 
 
 def test_many_threads_at_once_read_the_same(tmp_path):
@@ -230,6 +258,7 @@ def test_a_silent_child_is_ended_and_the_file_called_damaged(two_pages, monkeypa
         os.kill(pid, signal.SIGSTOP)
     assert refused(two_pages) == "document_damaged"
     monkeypatch.undo()
+    reader.reading.close()  # others are still held
     assert len(read(two_pages, "a.pdf").pages) == 2
 
 
@@ -265,7 +294,14 @@ def test_the_child_imports_nothing_heavy():
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_child_has_a_memory_limit_and_ends_with_its_parent(two_pages):
     child = Child()
-    request = {"do": "read", "kind": "pdf", "path": str(two_pages), "password": None, "first": 0}
+    request = {
+        "do": "read",
+        "kind": "pdf",
+        "path": str(two_pages),
+        "password": None,
+        "first": 0,
+        "stop": 9,
+    }
     assert len(list(child.ask(request))) == 3
     pid = child.pid
     limits = Path(f"/proc/{pid}/limits").read_text()

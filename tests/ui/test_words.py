@@ -38,19 +38,24 @@ def test_every_code_that_is_used_has_words() -> None:
         assert any(pattern.fullmatch(one) for one in table()), code
 
 
+COLUMNS = {"turn", "tokens", "bytes", "format", "reused", "reading", "rate"}
 # What the codes that are put together end with: everything that the program can say there.
 ENDINGS: dict[str, set[str]] = {
     "ui.stage.{}": {*get_args(WorkerStage)},
     "ui.load.{}": {*get_args(LoadStage), "start"},
     "ui.live.{}": {*get_args(Status)} - set(ENDED),
     "ui.end.{}": {*get_args(FinishReason), "interrupted", "unanswered"} - {"stop"},
-    "ui.tier.{}": {"host", "disk"},
+    "ui.tier.{}": {"host", "disk", "mixed"},
+    "ui.tier.short.{}": {"device", "host", "disk", "mixed"},
+    "ui.speed.{}": {"prefill", "decode"},
+    "ui.speed.{}.bound": {"prefill", "decode"},
     "ui.ledger.tier.{}": {"device", "host", "disk"},
     "ui.mode.{}": {*get_args(Mode)},
     "ui.sample.{}": {"1", "2", "3"},
     "ui.chats.{}": {"today", "week", "older"},
     "ui.tab.{}": {"documents", "turns", "ledger", "settings"},
-    "ui.column.{}": {"turn", "tokens", "bytes", "format", "reused", "rate"},
+    "ui.column.{}": COLUMNS,
+    "ui.column.{}.help": COLUMNS,
     "ui.bar.{}": {
         "system", "summary", "library", "hot", "idle", "slack", "weights", "activations", "runtime",
         "other", "free",

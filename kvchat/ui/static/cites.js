@@ -1,0 +1,68 @@
+// Where a reply comes from: what was read for it, the pages that it cites, the marks inside it.
+(() => {
+  const K = window.kvchat;
+
+  K.pageName = (cite) => {
+    const label = cite.label && cite.label !== String(cite.page);
+    return K.say(label ? "ui.cite.printed" : "ui.cite", { page: cite.page, label: cite.label });
+  };
+  // Each page once, those that the reply matches first: in this order they are numbered.
+  const distinct = (list) => {
+    const found = new Map();
+    for (const support of ["matched", "given"])
+      for (const cite of list) {
+        const key = `${cite.document}/${cite.page}`;
+        if (cite.support === support && !found.has(key)) found.set(key, cite);
+      }
+    return [...found.values()];
+  };
+  K.citations = (list) => {
+    const matched = list.some((cite) => cite.support === "matched");
+    return K.el("div", { class: "kv-cites" },
+      K.el("span", { class: "kv-muted", text: K.say(matched ? "ui.cites" : "ui.cites.unconfirmed") }),
+      ...distinct(list).map((cite, at) => chip(cite, at + 1)));
+  };
+  const chip = (cite, number) => {
+    const matched = cite.support === "matched";
+    const gone = K.documentNames && !K.documentNames[cite.document];
+    const name = K.el("span", { class: "kv-cite-name", text: cite.name });
+    const title = [cite.name, K.pageName(cite), K.say(matched ? "ui.cite.matched" : "ui.cite.given"), gone ? K.say("ui.document.taken_out") : "", cite.quote || cite.text].filter(Boolean).join("\n");
+    return K.el("button", { type: "button", class: `kv-cite${matched ? " kv-matched" : ""}${gone ? " kv-gone" : ""}`, title, on: { click: () => K.openPage(cite.document, cite.page, cite) } },
+      matched ? K.el("span", { class: "kv-cite-number", "aria-hidden": "true", text: String(number) }) : null,
+      name, K.el("span", { text: K.pageName(cite) }), matched ? K.icon("check") : null);
+  };
+  K.citesOf = (document, page) => {
+    const all = K.notes.turns.flatMap((note) => note.citations ?? []);
+    const here = all.filter((cite) => cite.document === document && (page === undefined || cite.page === page));
+    return distinct(here).concat(here.filter((cite) => cite.support === "matched"));
+  };
+
+  // How each document was read for a reply, in a line under it.
+  K.sources = (note) => {
+    const said = new Set((note.sources ?? []).map((one) => one.document));
+    const rows = (note.sources ?? []).map(sourceLine).filter(Boolean);
+    for (const cite of distinct(note.citations ?? []))
+      if (!said.has(cite.document)) {
+        said.add(cite.document);
+        rows.push(K.say("ui.source.whole", { name: cite.name }));
+      }
+    return rows.length ? K.el("div", { class: "kv-sources kv-muted" }, ...rows.map((text) => K.el("span", { text }))) : null;
+  };
+  const sourceLine = (one) => {
+    if (one.mode === "whole") return K.say("ui.source.whole", { name: one.name });
+    if (one.mode === "summary") return K.say("ui.source.summary", { name: one.name, pages: one.pages });
+    if (one.pages.length) return K.say(one.pages.length === 1 ? "ui.source.page" : "ui.source.pages", { name: one.name, pages: one.pages });
+    return one.asked ? K.say("ui.source.nothing", { name: one.name }) : "";
+  };
+
+  // A mark inside a reply opens the page that its sentence is confirmed by.
+  document.addEventListener("click", (event) => {
+    const mark = event.target.closest?.(".kv-ref");
+    if (!mark) return;
+    const foot = mark.closest(".kv-reply")?.parentElement?.querySelector(".kv-foot");
+    const turn = Number(foot?.id.split("-").at(-1));
+    const note = K.notes.turns.find((one) => one.turn === turn);
+    const cite = distinct(note?.citations ?? [])[Number(mark.querySelector("b").textContent) - 1];
+    if (cite) K.openPage(cite.document, cite.page, cite);
+  });
+})();

@@ -23,6 +23,7 @@ from kvchat.api.failures import on_http_exception, on_kvchat_error, on_unexpecte
 from kvchat.api.gate import LOOPBACK_HOSTS, Gate, SafeHeaders
 from kvchat.api.languages import preferred
 from kvchat.api.live import Live
+from kvchat.api.marks import Marks
 from kvchat.api.steering import Steering
 from kvchat.errors import KVChatError
 from kvchat.wording import Language
@@ -89,6 +90,7 @@ def _add_routes(
     app.add_route("/api/export", Exports(conversations).save, ["GET"])
     app.add_route("/api/live", Live(conversations).stream, ["GET"])
     app.add_route("/doc/{document}/{page}.png", routes.picture, ["GET"])
+    app.add_route("/doc/{document}/{page}.json", routes.picture, ["GET"])
 
 
 class _Routes:
@@ -97,6 +99,7 @@ class _Routes:
     def __init__(self, conversations: "Conversations", language: Language | None) -> None:
         self._conversations = conversations
         self._language = language
+        self._marks = Marks(conversations)
 
     async def root(self, request: Request) -> Response:
         lang = self._language or preferred(request.headers.get("accept-language")) or "en"
@@ -131,10 +134,14 @@ class _Routes:
         return Response(text, media_type="application/x-ndjson", headers=_SAVED_HEADERS)
 
     async def picture(self, request: Request) -> Response:
-        """A page of a document as PNG, by the hash of its content. Never a path (case C31)."""
+        """A page of a document as PNG, by the hash of its content, or as JSON where passages stand
+        on it. Never a path (case C31).
+        """
         document, page = request.path_params["document"], request.path_params["page"]
         if not _DOCUMENT.fullmatch(document) or not _PAGE.fullmatch(page):
             raise HTTPException(404)
+        if request.url.path.endswith(".json"):
+            return await self._marks.of_page(request)
         png = await run_in_threadpool(self._conversations.page_image, document, int(page))
         return Response(png, media_type="image/png", headers=_PICTURE_HEADERS)
 

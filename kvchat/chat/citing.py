@@ -65,11 +65,6 @@ def citer(question: Message, there: Attached, shelf: Shelf) -> Cite:
     return cite
 
 
-def pages_brought(attachment: Attachment) -> list[int]:
-    """The pages of which text came along."""
-    return [int(number) for number in PAGE_MARK.findall(attachment.text)]
-
-
 def _brought(attachment: Attachment) -> Passage:
     """The text that came along, by its page marks."""
     _, *parts = PAGE_MARK.split(attachment.text.rpartition("\n")[0])

@@ -30,6 +30,7 @@ from kvchat.chat.pinning import Pinning
 from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.undo import Cost, TakingBack
+from kvchat.documents.pages import Mark
 from kvchat.errors import RequestError
 from kvchat.kvcache.disk import KV_FOLDER, KVFolder
 from kvchat.models.verdicts import (
@@ -391,6 +392,10 @@ class Conversations:
     def page_image(self, document: str, page: int) -> bytes:
         """A page as PNG. Raises DocumentError. Blocks."""
         return self._shelf.picture(document, page)
+
+    def page_marks(self, document: str, page: int, texts: Sequence[str]) -> list[list[Mark]]:
+        """For each text the boxes that cover it on the page's picture. Blocks."""
+        return self._shelf.marks(document, page, texts)
 
     # --- settings ---------------------------------------------------------------------------------
 

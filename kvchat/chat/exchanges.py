@@ -10,6 +10,7 @@ from typing import Any
 
 from kvchat.chat.marks import Marks
 from kvchat.chat.rows import Exchange
+from kvchat.chat.sources import source
 from kvchat.store.news import News
 from kvchat.store.records import Message, summary_name
 from kvchat.store.store import Store
@@ -80,6 +81,7 @@ def _read(
         user_hash=question.hash,
         text=question.content,
         documents=tuple(one.name for one in question.attachments),
+        sources=tuple(map(source, question.attachments)),
         reply_hash=reply.hash if reply is not None else None,
         reply=reply.content if reply is not None else None,
         finish_reason=made.stop_reason if made is not None else None,

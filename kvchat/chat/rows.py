@@ -41,6 +41,7 @@ class Exchange:
     `left_out`: the model did not see this turn when it made the newest answer, or only that
     `summary` of it and others; `evicted`: not all of it; `formats`: it saw it stored in so few bits
     (see `chat/marks.py`). `problem`: the code and facts of why there is no reply, or a broken one.
+    `sources`: what of documents came along (see `chat/sources.py`).
     """
 
     turn: int
@@ -60,6 +61,7 @@ class Exchange:
     summary: str | None = None
     evicted: bool = False
     formats: str | None = None
+    sources: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

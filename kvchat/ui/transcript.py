@@ -14,6 +14,7 @@ from typing import Any
 from kvchat.chat.answer import ENDED, LiveAnswer
 from kvchat.chat.reasoning import Reasoned, reasoned
 from kvchat.chat.rows import Exchange
+from kvchat.ui.cited import bare, drawn, placed
 from kvchat.ui.markup import markdown, plain
 from kvchat.ui.words import problem
 from kvchat.wording import Language, say
@@ -137,8 +138,8 @@ def _fold(lang: Language) -> str:
 
 
 def _reply(exchange: Exchange, is_live: bool, lang: Language) -> str:
-    found = reasoned(exchange.reply or "", growing=is_live)
-    text = markdown(found.answer, lang)
+    found = reasoned(placed(exchange.reply or "", exchange.citations), growing=is_live)
+    text = drawn(markdown(found.answer, lang), exchange.citations, lang)
     marks = " kv-live" if is_live else ""
     marks += " kv-unseen" if exchange.left_out else ""
     return (
@@ -158,7 +159,7 @@ def _reasoning(turn: int, found: Reasoned, is_live: bool, lang: Language) -> str
     return (
         f'<details class="kv-think{" kv-thinks" if thinks else ""}" id="kv-think-{turn}"'
         f'{" open" if is_all else ""}><summary>{name}</summary>'
-        f'<div class="kv-think-text">{markdown(found.reasoning, lang)}</div></details>'
+        f'<div class="kv-think-text">{markdown(bare(found.reasoning), lang)}</div></details>'
     )
 
 
@@ -193,5 +194,6 @@ def _note(exchange: Exchange, live: LiveAnswer | None, lang: Language) -> dict[s
         "finish_reason": exchange.finish_reason,
         "figures": exchange.figures,
         "citations": exchange.citations,
+        "sources": list(exchange.sources),
         "problem": problem(failed or exchange.problem, lang),
     }

@@ -90,6 +90,8 @@ def _cites(document: Any) -> list[dict[str, Any]]:
             "label": "iii",
             "text": "every two weeks",
             "support": "matched",
+            "quote": "every two weeks",
+            "at": [20],
         },
         {**about, "page": min(2, last), "label": "2", "text": "housing", "support": "given"},
     ]

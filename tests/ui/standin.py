@@ -8,7 +8,7 @@ token is a word. Knows no tensor.
 import io
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -24,6 +24,7 @@ from kvchat.memory.verdicts import Verdict
 from kvchat.settings import SCHEMA, Settings, changed
 from tests.ui.gauges import StandInGauges
 from tests.ui.replies import reply_to
+from tests.ui.standin_documents import StandInDocuments, page_marks
 
 MIB = 2**20
 TOTAL, OTHER, WEIGHTS, RUNTIME, HEADROOM = 8192 * MIB, 1608 * MIB, 4465 * MIB, 268 * MIB, 600 * MIB
@@ -82,6 +83,7 @@ class StandIn:
         self.fail_later: KVChatError | None = None  # found when the answer is to be made
         self.broken: KVChatError | None = None  # why the model could not be loaded
         self.applied: list[dict[str, object]] = []
+        self.choosing = self.library = StandInDocuments(self)
         self._chats: dict[str, Chat] = {}
         self._numbers = count(1)
         self.gauges = StandInGauges(self)
@@ -413,6 +415,9 @@ class StandIn:
         out = io.BytesIO()
         picture.save(out, "PNG")
         return out.getvalue()
+
+    def page_marks(self, document: str, page: int, texts: Sequence[str]) -> list[Any]:
+        return page_marks(document, page, texts)
 
     # Settings, the end
 

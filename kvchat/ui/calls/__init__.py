@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvchat.errors import KVChatError
 from kvchat.ui.calls.chats import ChatCalls
+from kvchat.ui.calls.choosing import ChoosingCalls
 from kvchat.ui.calls.documents import DocumentCalls
 from kvchat.ui.calls.gauges import GaugeCalls
 from kvchat.ui.calls.models import ModelCalls
@@ -30,6 +31,7 @@ def calls(conversations: "Conversations", following: Following, lang: Language) 
     groups = (
         ChatCalls(conversations, following, lang),
         DocumentCalls(conversations, lang),
+        ChoosingCalls(conversations),
         SteeringCalls(conversations),
         GaugeCalls(conversations),
         SettingsCalls(conversations, lang),

@@ -2,6 +2,7 @@
 (() => {
   const PATHS = {
     plus: "M12 5v14M5 12h14",
+    minus: "M5 12h14",
     search: "M11 18a7 7 0 1 0 0-14 7 7 0 0 0 0 14zM20 20l-4-4",
     pencil: "M4 20h4L19 9l-4-4L4 16zM13.5 6.5l4 4",
     trash: "M5 7h14M9 7V4h6v3M7 7l1 13h8l1-13M10 11v5M14 11v5",

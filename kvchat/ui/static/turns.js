@@ -59,6 +59,7 @@
     }
     const parts = [
       note.citations?.length ? K.citations(note.citations) : null,
+      K.sources(note),
       live ? null : ending(note),
       K.el("div", { class: "kv-foot-line" }, K.figuresLine(note.turn), bar),
     ];

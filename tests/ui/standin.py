@@ -88,6 +88,8 @@ class StandIn:
         self._numbers = count(1)
         self.gauges = StandInGauges(self)
         self.programs: list[dict[str, Any]] = []
+        self.other_bytes, self.refuse_settings = OTHER, False
+        self.marks: list[dict[str, Any]] = []
         self.host_bytes = 0  # of the oldest turn, moved to the computer's memory
         self._device = threading.Lock()
         self._begun_s, self._load_s = time.monotonic(), load_s
@@ -130,11 +132,11 @@ class StandIn:
         kv = sum(s["bytes"] for s in spans)
         hot, slack, idle = (96 * MIB, 32 * MIB, 20 * MIB) if spans else (0, 16 * MIB, 0)
         computing = 420 * MIB if self._stage() in ("prefill", "decode") else 96 * MIB
-        used = OTHER + WEIGHTS + RUNTIME + computing + kv + hot + slack
+        used = self.other_bytes + WEIGHTS + RUNTIME + computing + kv + hot + slack
         return {
             "type": "frame", "at_s": time.time(),
             "runtime": {"stage": self._stage(), "load": self._load()},
-            "device": {"total": TOTAL, "free": TOTAL - used, "other_processes": OTHER,
+            "device": {"total": TOTAL, "free": TOTAL - used, "other_processes": self.other_bytes,
                        "budget": self.budget, "headroom": HEADROOM, "age_s": 0.0,
                        "programs": list(self.programs)},
             "weights_bytes": WEIGHTS, "activations_bytes": computing, "runtime_bytes": RUNTIME,
@@ -144,7 +146,7 @@ class StandIn:
                    "hot_window_bytes": hot, "slack_bytes": slack, "idle_bytes": idle,
                    "capacity_tokens": self.room},
             "spans": spans, "turns": [s for s in spans if s["kind"] == "turn"],
-            "documents": documents, "ledger": [],
+            "documents": documents, "ledger": [], "marks": list(self.marks),
             "undo": self._chat(chat).undo if chat else {"offered": [], "asked": []},
         }  # fmt: skip
 
@@ -426,8 +428,10 @@ class StandIn:
         rows = (("int8/int8", 0.00003, 99.6, 0.0), ("int2/int2", 0.155, 81.5, 15.6))
         return {row[0]: Verdict(*row, **about) for row in rows}
 
-    def apply(self, changes: Mapping[str, object]) -> list[str]:
-        if changes.get("system_text") == "refuse me":
+    def apply(
+        self, changes: Mapping[str, object], resets: object = (), *, only_model: bool = False
+    ) -> list[str]:
+        if self.refuse_settings or changes.get("system_text") == "refuse me":
             raise _error(SettingsError, "ui_request")
         self.settings = changed(self.settings, changes)
         self.applied.append(dict(changes))

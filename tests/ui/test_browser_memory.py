@@ -166,7 +166,7 @@ def test_the_cache_tab_shows_every_turn(looking: Looking, lang: str) -> None:
     expect(rows.nth(1)).to_contain_text("INT8")
     body = page.locator("#kv-body-turns")
     assert body.evaluate("(e) => e.scrollWidth <= e.clientWidth")
-    wrap = page.locator(".kv-table-wrap")
+    wrap = page.locator("#kv-body-turns .kv-table-wrap")
     assert wrap.evaluate("(e) => e.scrollWidth <= e.clientWidth"), "the table fits the panel"
     chart = page.locator(".kv-figure").first.get_by_role("img")
     label = chart.get_attribute("aria-label") or ""
@@ -207,6 +207,7 @@ def test_the_timeline_outlives_a_reload_and_has_marks(looking: Looking) -> None:
     expect(mark).to_have_count(1)
     expect(mark.locator("title")).to_have_text(re.compile("Stored 64 tokens of old turns"))
     page.reload()
+    page.wait_for_selector("#kv-input")
     page.wait_for_function("kvchat.frame && kvchat.notes.chat === kvchat.chat")
     open_cache(page)
     expect(picture).to_have_attribute("aria-label", re.compile(r"GiB of 8\.00 GiB now"))

@@ -32,8 +32,9 @@
   const moreBudget = () => {
     const { budget, free, headroom } = device();
     if (!budget) return null;
-    const step = Math.max(128, Math.round(budget / MIB / 4 / 64) * 64) * MIB;
-    return (free ?? 0) - (headroom ?? 0) >= step ? budget + step : null;
+    const room = (free ?? 0) - (headroom ?? 0);
+    const step = Math.floor(Math.min(budget / 4, room) / (64 * MIB)) * 64 * MIB;
+    return step > 0 ? budget + step : null;
   };
   const moreHeadroom = (by) => Math.round(((device().headroom ?? 0) + by) / MIB) * MIB;
   const raiseBudget = (code, then) => {

@@ -58,6 +58,7 @@
   const fill = (place) => {
     const entry = entryOf(place);
     const state = standing(entry);
+    if (state === "offered" && !known(entry) && place.offsetParent) ask(entry);
     const key = `${entry?.number}/${state}/${state === "offered" ? (known(entry)?.text ?? "") : ""}`;
     if (place.kvKey === key) return;
     place.kvKey = key;
@@ -70,7 +71,6 @@
     button.title = K.say(`undo.${entry.undo}`);
     const found = known(entry);
     if (found?.text) button.append(K.el("span", { class: "kv-undo-cost", text: ` (${found.text})` }));
-    else if (!found && place.offsetParent) ask(entry);
     return button;
   };
   const cost = ({ tokens, s }) => {

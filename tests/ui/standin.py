@@ -245,6 +245,9 @@ class StandIn:
             self.delete(chat)
         return gone
 
+    def show(self, chat: str, message: str) -> int:
+        return next(one.turn for one in self.history(chat) if message in ("", one.user_hash))
+
     def new_chat(self) -> str:
         chat = f"c{next(self._numbers):06d}"
         self._chats[chat] = Chat()

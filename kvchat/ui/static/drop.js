@@ -72,7 +72,7 @@
   // Progress comes with the frames; what a finished document is like has to be asked for.
   let seen = "";
   K.on("frame", (frame) => {
-    const now = JSON.stringify((frame.documents ?? []).map((one) => [one.name, one.done, one.tokens]));
+    const now = JSON.stringify((frame.documents ?? []).map((one) => [one.name, one.done, one.tokens, one.problem]));
     if (now === seen) return;
     seen = now;
     K.refreshDocuments();

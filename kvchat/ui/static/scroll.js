@@ -10,7 +10,8 @@
   K.settle = () => {
     const box = log();
     if (!box) return;
-    if (performance.now() < hold.until) box.scrollTop = box.scrollHeight - hold.fromEnd;
+    if (performance.now() < hold.until && hold.place) hold.place.scrollIntoView({ block: "center" });
+    else if (performance.now() < hold.until) box.scrollTop = box.scrollHeight - hold.fromEnd;
     else if (atEnd) box.scrollTop = box.scrollHeight;
   };
   K.follow = () => {
@@ -38,8 +39,8 @@
     if (!place || K.notes.chat !== K.chat) return setTimeout(show, 60);
     sought = null;
     atEnd = false;
-    // what comes into view gets its true height only then
-    for (const again of [0, 150, 400]) setTimeout(() => place.isConnected && place.scrollIntoView({ block: "center" }), again);
+    hold = { until: performance.now() + 1500, place };
+    for (const again of [0, 150, 400, 800]) setTimeout(K.settle, again); // what comes into view gets its true height only then
     place.classList.add("kv-sought");
     setTimeout(() => place.classList.remove("kv-sought"), 2500);
   };
@@ -55,6 +56,7 @@
     hold.until = 0;
   };
   const scrolled = (event) => {
+    if (performance.now() < hold.until) return; // it was not a person who scrolled
     const box = log();
     const near = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
     const recent = performance.now() - touched < 400;

@@ -12,13 +12,11 @@ from typing import Any
 import pypdfium2
 import pypdfium2.raw as pdfium
 
+from kvchat.documents.pdf_text import LEAST_HEIGHT
 from kvchat.documents.reading_order import Box
 
 MOST_OBJECTS = 20_000
 MOST_HIDDEN_OBJECTS = 3000
-LEAST_HEIGHT = 1.2
-"""Points; nobody reads smaller letters."""
-
 _MOST_DEPTH = 4
 _LEAST_WHITE, _LEAST_ALPHA = 250, 6  # of 255
 _INVISIBLE = (pdfium.FPDF_TEXTRENDERMODE_INVISIBLE, pdfium.FPDF_TEXTRENDERMODE_CLIP)
@@ -65,15 +63,17 @@ Matrix = tuple[float, float, float, float, float, float]
 _PLAIN: Matrix = (1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 
 
-def drawn(page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage) -> Drawn:
+def drawn(
+    page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage, *, places: bool = True
+) -> Drawn:
+    """`places`: whether any letter may be too small to be seen, or off the page."""
     left, bottom, right, top = page.get_bbox()
     area = max((right - left) * (top - bottom), 1.0)
     found = Drawn()
     handle = ctypes.cast(textpage.raw, _POINTER).value
-    look = _Look((left, bottom, right, top), handle)
-    for matrix, one in _objects(page):
+    look = _Look((left, bottom, right, top), handle, places)
+    for matrix, one, kind in _objects(page):
         found.num_objects += 1
-        kind = _kind_of(one)
         if kind == pdfium.FPDF_PAGEOBJ_IMAGE:
             x0, y0, x1, y1 = look.bounds(one, matrix)
             share = max(0.0, x1 - x0) * max(0.0, y1 - y0) / area
@@ -85,9 +85,9 @@ def drawn(page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage) -> Drawn:
     return found
 
 
-def _objects(page: pypdfium2.PdfPage) -> Iterator[tuple[Matrix, int]]:
+def _objects(page: pypdfium2.PdfPage) -> Iterator[tuple[Matrix, int, int]]:
     """All objects in the order in which they are painted, forms entered, each with the matrix from
-    its own space to the page's.
+    its own space to the page's, and its kind.
     """
     handle = ctypes.cast(page.raw, _POINTER).value
     left = MOST_OBJECTS
@@ -101,12 +101,13 @@ def _objects(page: pypdfium2.PdfPage) -> Iterator[tuple[Matrix, int]]:
             stack.pop()
             continue
         left -= 1
-        if _kind_of(one) == pdfium.FPDF_PAGEOBJ_FORM and len(stack) <= _MOST_DEPTH:
+        kind = _kind_of(one)
+        if kind == pdfium.FPDF_PAGEOBJ_FORM and len(stack) <= _MOST_DEPTH:
             inner = range(min(max(0, _num_inner(one)), MOST_OBJECTS))
             stack.append(
                 (_combined(_matrix(one), matrix), iter([_inner_at(one, i) for i in inner]))
             )
-        yield matrix, one
+        yield matrix, one, kind
 
 
 def _matrix(form: int) -> Matrix:
@@ -137,8 +138,8 @@ def _mapped(box: Box, matrix: Matrix) -> Box:
 class _Look:
     """Which text can be seen, with what was painted before it."""
 
-    def __init__(self, page: Box, textpage: int | None) -> None:
-        self._page, self._textpage = page, textpage
+    def __init__(self, page: Box, textpage: int | None, places: bool) -> None:
+        self._page, self._textpage, self._places_count = page, textpage, places
         self._painted: list[tuple[int, Matrix]] = []
         self._box = (ctypes.c_float * 4)()
         self._places = [ctypes.addressof(self._box) + 4 * i for i in range(4)]
@@ -162,6 +163,8 @@ class _Look:
         if filled and self._colour[3] < _LEAST_ALPHA:
             return True
         is_white = filled and self._least_colour() >= _LEAST_WHITE
+        if not (is_white or self._places_count):
+            return False
         box = x0, y0, x1, y1 = self.bounds(one, matrix)
         if x1 <= x0 or y1 <= y0:
             return False  # blanks

@@ -11,7 +11,7 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 
 from kvchat.documents.pages import Mark
-from kvchat.documents.pdf_text import char_boxes, characters, ordered_text
+from kvchat.documents.pdf_text import char_boxes, characters, page_text
 from kvchat.documents.reading_order import Box
 from kvchat.documents.squeeze import found_at, squeezed
 from kvchat.documents.word_marks import lines_of
@@ -22,7 +22,7 @@ _PARTS = 1 << 20  # PDFium gives whole numbers
 def marks(page: pypdfium2.PdfPage, texts: Sequence[str]) -> list[list[Mark]]:
     """For each text the boxes that cover it, one a line; none where the page does not have it."""
     with characters(page) as textpage:
-        ordered = ordered_text(page, textpage)
+        ordered = page_text(page, textpage).ordered
         letters, places = squeezed(ordered.text, ordered.places())
         boxes = char_boxes(textpage, textpage.count_chars())
         return [

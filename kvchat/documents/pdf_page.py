@@ -15,7 +15,7 @@ import pypdfium2
 from kvchat.documents.clean import HYPHEN_MARK, clean
 from kvchat.documents.orders import order_in
 from kvchat.documents.pdf_hidden import Drawn, drawn
-from kvchat.documents.pdf_text import characters, ordered_text
+from kvchat.documents.pdf_text import characters, page_text
 from kvchat.documents.pdf_typed import typed
 
 FEW_CHARACTERS = 25
@@ -43,13 +43,14 @@ def read_page(pdf: pypdfium2.PdfDocument, number: int) -> dict[str, Any]:
         return _unreadable()
     try:
         with characters(page) as textpage:
-            raw = ordered_text(page, textpage).text
-            seen = drawn(page, textpage)
+            found = page_text(page, textpage)
+            seen = drawn(page, textpage, places=found.stands_out)
         values, num_fields = typed(pdf, page)
     except pypdfium2.PdfiumError:
         return _unreadable()
     finally:
         page.close()
+    raw = found.ordered.text
     if is_garbled(raw):
         return _unreadable()
     printed = clean(raw)

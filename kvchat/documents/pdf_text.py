@@ -6,9 +6,10 @@ Runs in the child process only.
 import ctypes
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
+from typing import NamedTuple
 
 import pypdfium2
 import pypdfium2.raw as pdfium
@@ -18,6 +19,8 @@ from kvchat.documents.reading_order import MOST_CHARACTERS, Box, Ordered, in_rea
 from kvchat.documents.right_to_left import is_right_to_left, written_order
 
 MOST_PAGE_CHARACTERS = 1_000_000
+LEAST_HEIGHT = 1.2
+"""Points; nobody reads smaller letters."""
 
 
 @contextmanager
@@ -32,20 +35,41 @@ def characters(page: pypdfium2.PdfPage) -> Iterator[pypdfium2.PdfTextPage]:
         textpage.close()
 
 
-def ordered_text(page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage) -> Ordered:
-    """The text in the order in which a person reads it; not cleaned yet."""
+class PageText(NamedTuple):
+    """A page's text in the order in which a person reads it, not cleaned yet; `stands_out`: some
+    letters are off the page, or too small to be seen.
+    """
+
+    ordered: Ordered
+    stands_out: bool
+
+
+def page_text(page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage) -> PageText:
     count = textpage.count_chars()
     text = textpage.get_text_range()
     if len(text) != count:  # characters without a code were left out: take them one by one
         codes = (pdfium.FPDFText_GetUnicode(textpage, i) for i in range(count))
         text = "".join(HYPHEN_MARK if code == 2 else chr(code) for code in codes)
     turn = _turn(page, textpage, text)
-    boxes = _turned(char_boxes(textpage, count), *turn)
+    boxes = char_boxes(textpage, count)
+    stands_out = _stand_out(boxes, page.get_bbox())
+    boxes = _turned(boxes, *turn)
     if is_right_to_left(text) and len(text) <= MOST_CHARACTERS:
         advances, origins = _advances(textpage, count)
         baselines = [y for _, y, _, _ in _turned(origins, *turn)]
-        return written_order(text, _turned(advances, *turn), boxes, baselines)
-    return in_reading_order(text, boxes)
+        ordered = written_order(text, _turned(advances, *turn), boxes, baselines)
+    else:
+        ordered = in_reading_order(text, boxes)
+    return PageText(ordered, stands_out)
+
+
+def _stand_out(boxes: Sequence[Box], page: Box) -> bool:
+    if not boxes:
+        return False
+    lefts, bottoms, rights, tops = zip(*boxes, strict=True)
+    if min(lefts) < page[0] or min(bottoms) < page[1] or max(rights) > page[2]:
+        return True
+    return max(tops) > page[3] or sum(0 < t - b < LEAST_HEIGHT for _, b, _, t in boxes) > 2
 
 
 _SAMPLED = 24

@@ -24,9 +24,9 @@ from kvchat.chat.keep import KeepInChat, KeepNothing, write_ledger
 from kvchat.chat.reasoning import opening_of
 from kvchat.chat.rendering import KnownSizes
 from kvchat.chat.shelf import Shelf
-from kvchat.chat.summarizer import Summarizer
+from kvchat.chat.summarizer import KeptSummaries, PassingSummaries, Summarizer
 from kvchat.chat.told import told_of_branch, told_of_messages
-from kvchat.chat.turn import Asking, Keeper, Stopped, as_told, end_stopped, fail, make_answer
+from kvchat.chat.turn import Admit, Asking, Keeper, Stopped, as_told, end_stopped, fail, make_answer
 from kvchat.engine.events import Priority
 from kvchat.engine.worker import Worker
 from kvchat.errors import KVChatError, RequestError
@@ -63,6 +63,7 @@ class Answers:
         self._live: dict[str, LiveAnswer] = {}
         self._one_shot: list[LiveAnswer] = []
         self._sizes = KnownSizes()
+        self._passing = PassingSummaries()
         self._lock = threading.Lock()
 
     # --- what is under way ------------------------------------------------------------------------
@@ -136,7 +137,6 @@ class Answers:
     ) -> LiveAnswer:
         """Raises SettingsError where an override is wrong."""
         settings = changed(self._settings(), overrides)
-        asking = Asking(settings, stop, Priority.API)
         live = LiveAnswer("", 1, messages[-1]["content"])
         with self._lock:
             self._one_shot.append(live)
@@ -144,6 +144,9 @@ class Answers:
         def make() -> None:
             engine, told = self._engine(live), told_of_messages(messages)
             keeper = self._listed(live, engine, told) if settings.list_api_chats else KeepNothing()
+            kept = self._store if settings.list_api_chats else self._passing
+            admit = self._admit(live, keeper, settings, kept, Priority.API)
+            asking = Asking(settings, stop, Priority.API, admit=admit)
             make_answer(live, self._worker, engine, asking, told, keeper)
 
         with self._unless_it_fails(live):
@@ -218,18 +221,28 @@ class Answers:
 
     def _asking(self, live: LiveAnswer, keeper: Keeper) -> Asking:
         settings = self._settings()
+        admit = self._admit(live, keeper, settings, self._store)
+        return Asking(
+            settings,
+            dress=lambda frame: self._frames.dressed(frame, live.chat),
+            admit=self._sizes.remembering(live.chat, admit),
+        )
+
+    def _admit(
+        self,
+        live: LiveAnswer,
+        keeper: Keeper,
+        settings: Settings,
+        kept: KeptSummaries,
+        priority: Priority = Priority.PERSON,
+    ) -> Admit:
+        """How a prompt is made to fit: with summaries where those are wanted."""
 
         def tell(taken: dict[str, Any]) -> None:
             live.add({"type": "took", **keeper.took(taken)})
 
-        summarizer = Summarizer(self._store, live, self._worker, tell)
-        return Asking(
-            settings,
-            dress=lambda frame: self._frames.dressed(frame, live.chat),
-            admit=self._sizes.remembering(
-                live.chat, summarizer.admit if Summarize.code in settings.ladder else as_told
-            ),
-        )
+        summarizer = Summarizer(kept, live, self._worker, tell, priority)
+        return summarizer.admit if Summarize.code in settings.ladder else as_told
 
     def _run(self, live: LiveAnswer, make: Callable[[], None]) -> LiveAnswer:
         def outermost() -> None:

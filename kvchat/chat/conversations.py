@@ -18,7 +18,6 @@ from kvchat.chat.branch import Branch, with_pending
 from kvchat.chat.carrying import Carrying
 from kvchat.chat.choosing import Choosing
 from kvchat.chat.export import report_lines
-from kvchat.chat.choosing import Choosing
 from kvchat.chat.frames import Frames
 from kvchat.chat.gauges import Gauges
 from kvchat.chat.held_settings import HeldSettings
@@ -90,13 +89,6 @@ class Conversations:
         )
         self.choosing = Choosing(
             self._store, self._shelf, lambda: self._engine, lambda: self.settings, self.ahead
-        )
-        self.ahead = AheadOfQuestions(
-            self._store,
-            self._shelf,
-            lambda: self._engine,
-            lambda: self.settings,
-            lambda chat: self.live(chat) is not None,
         )
         self.library = Library(
             self._store, self._shelf, self._answers.refuse_if_busy, self._forget_kv_of_text
@@ -362,7 +354,7 @@ class Conversations:
 
     def documents(self, chat: str) -> list[DocumentRow]:
         attached = self._store.chat_documents(chat)
-        modes = self._known.of(chat).modes if attached else {}
+        known = self._known.of(chat) if attached else None
         pins = self._store.document_pins(chat) if attached else {}
         chosen = self._store.chosen_modes(chat) if attached else {}
         left = self._store.left_pages(chat) if attached else {}
@@ -372,13 +364,14 @@ class Conversations:
             DocumentRow(
                 one.document,
                 one.name,
-                mode=modes.get(one.document),
+                mode=known.modes.get(one.document) if known else None,
                 **self._shelf.row(one.document, one.name),
                 pinned=pins.get(one.document, none) is None,
                 pinned_pages=tuple(sorted(pins.get(one.document) or none)),
                 chosen=chosen.get(one.document),
                 left_pages=tuple(sorted(left.get(one.document, none))),
                 ahead=ahead,
+                formats=known.formats.get(one.document) if known else None,
             )
             for one in attached
         ]

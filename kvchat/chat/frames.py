@@ -99,6 +99,7 @@ class Frames:
                 "ahead": row.ahead,
                 "pinned": row.pinned,
                 "pinned_pages": list(row.pinned_pages),
+                "formats": row.formats,
             }
             for row in (self._documents(chat) if chat else ())
         ]

@@ -85,7 +85,10 @@ class KeepInChat:
         self._growing = Growing()
 
     def admitted(self, admitted: Admitted) -> Sequence[dict[str, Any]]:
-        """The turns left out are told when they change; they come back with a word, too."""
+        """The turns left out are told when they change, or their summary does; they come back with
+        a word, too.
+        """
+        anew = any(isinstance(one, Summarize) and one.written for one in admitted.measures)
         rows = self._store.ledger(self._chat)
         branch = {one.hash for one in self._store.messages(self._chat)}
         before = marks(rows, branch)
@@ -93,7 +96,8 @@ class KeepInChat:
         for row in admission_entries(admitted):
             if row["code"] not in LEAVES_OUT:
                 told.append(self.took(row))
-            elif not _is_known(row, before):
+            elif not _is_known(row, before) or anew:
+                row |= {"reason": "summary_gone"} if _is_known(row, before) else {}
                 documents = documents_of(self._store, self._chat, row["turns"])
                 held = self._held_bytes(self._chat, row["turns"])
                 told.append(self.took(row | {"documents": documents, "bytes_measured": held}))
@@ -104,7 +108,10 @@ class KeepInChat:
             told.append(self.took(entry("restore_turns", {}, "fits", 0, None, turns)))
         self._store.start_draft(self._chat, self._user_hash, self._model, self._begun)
         self._left_out = admitted.left_out
-        for citation in self._cite("", self._left_out):
+        given = self._cite("", self._left_out)
+        if given:
+            self._store.cite_draft(self._chat, given)
+        for citation in given:
             self._live.add(citation)
         return told
 
@@ -123,10 +130,16 @@ class KeepInChat:
 
     def _tell_what_is_held_better(self) -> None:
         """What was read again, or found in a better copy, is marked no longer."""
-        turns = held_better(marks_of(self._store, self._chat), self._live.frame.get("spans", ()))
-        if turns:
-            arguments = {"num_turns": len(turns)}
-            row = entry("held_better", arguments, "read_anew", 0, None, turns)
+        found = marks_of(self._store, self._chat)
+        better = held_better(found, self._live.frame.get("spans", ()))
+        turns = tuple(one for one in better if one not in found.documents)
+        documents = [pages(one) for one in better if one in found.documents]
+        about = {"num_turns": len(turns)}
+        rows = [entry("held_better", about, "read_anew", 0, None, turns)] if turns else []
+        if documents:
+            code = "documents_held_better"
+            rows.append(entry(code, {}, "read_anew", 0, None, documents=documents))
+        for row in rows:
             self._live.add({"type": "took", **self.took(row)})
 
     def failed(self, error: KVChatError) -> None:

@@ -30,7 +30,8 @@ MOST_KNOWN = 4  # chats that somebody looks at by turns
 class Known:
     """`marks`: of turns that the model does not see, not whole, or stored in less; `modes`: how
     documents are read; `pinned`: names of turns and whole documents; entries of the ledger that can
-    be taken back, and those that were asked back, by number. `seen`: how far it was read.
+    be taken back, and those that were asked back, by number. `formats`: of documents that are
+    stored in less. `seen`: how far it was read.
     """
 
     version: tuple[int, str | None]
@@ -41,6 +42,7 @@ class Known:
     pinned: Collection[str]
     offered: Sequence[int]
     asked: Sequence[int]
+    formats: Mapping[str, str]
     seen: Seen
 
     def figures(self, turn: str) -> dict[str, Any]:
@@ -96,6 +98,7 @@ def read_on(
         whole | {one.user_hash for one in found if one.pinned},
         offered_on(held, there, asked),
         asked.numbers,
+        there.documents,
         news.seen,
     )
 

@@ -18,7 +18,7 @@ class Marks:
     """Turns by the names of their user messages. `left_out`: the model does not see them; of those
     that are `summarized` it sees a summary. `evicted`: it does not see all of them. `on_host`: some
     of them was moved there. `formats`: what they were stored in since they were read, where that is
-    less than as sealed.
+    less than as sealed; `documents`: the same of those that stand after the system text.
     """
 
     left_out: frozenset[str] = frozenset()
@@ -26,6 +26,7 @@ class Marks:
     evicted: frozenset[str] = frozenset()
     on_host: frozenset[str] = frozenset()
     formats: Mapping[str, str] = field(default_factory=dict)
+    documents: Mapping[str, str] = field(default_factory=dict)
 
 
 def entries_on(rows: Iterable[LedgerEntry], branch: Collection[str]) -> Iterator[LedgerEntry]:
@@ -41,7 +42,7 @@ def marks_on(rows: Iterable[LedgerEntry]) -> Marks:
     """Told by entries that hold for one branch."""
     cut: LedgerEntry | None = None
     evicted, on_host = set[str](), set[str]()
-    formats: dict[str, str] = {}
+    formats, documents = dict[str, str](), dict[str, str]()
     for row in rows:
         match row.code:
             case "truncate_turns" | "summarize":
@@ -49,20 +50,27 @@ def marks_on(rows: Iterable[LedgerEntry]) -> Marks:
             case "restore_turns":
                 cut = None
             case "requantize" | "requantize_from":
-                formats |= dict.fromkeys(row.turns, str(row.arguments.get("formats", "")))
+                pair = str(row.arguments.get("formats", ""))
+                formats |= dict.fromkeys(row.turns, pair)
+                documents |= dict.fromkeys((one["document"] for one in row.documents), pair)
             case "offload":
                 on_host |= set(row.turns)
             case "bring_back":
                 on_host -= set(row.turns)
             case "evict" | "evict_from":
                 evicted |= set(row.turns)
-            case "held_better":
+            case "held_better" | "documents_held_better":
                 evicted -= set(row.turns)
                 on_host -= set(row.turns)
-                formats = {name: pair for name, pair in formats.items() if name not in row.turns}
+                formats = _without(formats, row.turns)
+                documents = _without(documents, [one["document"] for one in row.documents])
     left_out = frozenset(cut.turns if cut is not None else ())
     summarized = left_out if cut is not None and cut.code == "summarize" else frozenset[str]()
-    return Marks(left_out, summarized, frozenset(evicted), frozenset(on_host), formats)
+    return Marks(left_out, summarized, frozenset(evicted), frozenset(on_host), formats, documents)
+
+
+def _without(formats: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    return {name: pair for name, pair in formats.items() if name not in names}
 
 
 def marks_of(store: Store, chat: str) -> Marks:
@@ -71,17 +79,18 @@ def marks_of(store: Store, chat: str) -> Marks:
 
 
 def held_better(found: Marks, spans: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Of the turns that were stored in less, moved or evicted from, those of which nothing is so
-    any more; `spans` as a frame has them.
+    """Of the turns and documents that were stored in less, moved or evicted from, those of which
+    nothing is so any more; `spans` as a frame has them.
     """
-    marked = found.formats.keys() | found.on_host | found.evicted
+    stored = {**found.formats, **found.documents}
+    marked = stored.keys() | found.on_host | found.evicted
     return tuple(
         span["name"]
         for span in spans
         if span["name"] in marked
         and span["tier"] == "device"
         and not span["evicted_tokens"]
-        and all(_is_better(pair, found.formats.get(span["name"])) for pair in span["formats"])
+        and all(_is_better(pair, stored.get(span["name"])) for pair in span["formats"])
     )
 
 

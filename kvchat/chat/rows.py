@@ -90,3 +90,4 @@ class DocumentRow:
     chosen: str | None = None
     left_pages: tuple[int, ...] = ()
     ahead: dict[str, Any] | None = None
+    formats: str | None = None

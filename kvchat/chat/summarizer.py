@@ -7,22 +7,21 @@ Where none can be made the turns are left out without one: no answer fails for i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kvchat.chat.admit import Admitted, Told, admit, admit_with
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.template import ChatMessage
-from kvchat.engine.events import Done, Event, Failed, Request, Sampling, Took
+from kvchat.engine.events import Done, Event, Failed, Priority, Request, Sampling, Took
 from kvchat.engine.worker import Worker
 from kvchat.errors import OutOfMemory
 from kvchat.planner.ledger import entry
 from kvchat.planner.measures import Summarize, TruncateTurns
 from kvchat.settings import Settings
 from kvchat.store.records import Summary, summary_name
-from kvchat.store.store import Store
 
 if TYPE_CHECKING:
     from kvchat.engine.engine import Engine
@@ -36,20 +35,53 @@ _ASKED = (
 _WROTE = {"user": "Person", "assistant": "Reply"}
 
 
+MOST_PASSING = 64
+
+
+class KeptSummaries(Protocol):
+    """Where summaries are found again: the store, for a chat."""
+
+    def summaries(self, chat: str) -> Mapping[str, Summary]: ...
+    def keep_summary(self, chat: str, summary: Summary) -> None: ...
+
+
+class PassingSummaries:
+    """Those of requests that no chat keeps. A program sends all messages each time, and these name
+    the summary: the newest are found again until kvchat ends.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, Summary] = {}
+
+    def summaries(self, chat: str) -> Mapping[str, Summary]:
+        return self._known
+
+    def keep_summary(self, chat: str, summary: Summary) -> None:
+        newest = list(self._known.items())[1 - MOST_PASSING :]
+        self._known = dict([*newest, (summary.name, summary)])
+
+
 class Summarizer:
     """For one answer. `tell` hears what was done to make room for writing a summary, and why there
     is none.
     """
 
     def __init__(
-        self, store: Store, live: LiveAnswer, worker: Worker, tell: Callable[[dict[str, Any]], None]
+        self,
+        store: KeptSummaries,
+        live: LiveAnswer,
+        worker: Worker,
+        tell: Callable[[dict[str, Any]], None],
+        priority: Priority = Priority.PERSON,
     ) -> None:
         self._store, self._live, self._worker, self._tell = store, live, worker, tell
+        self._priority, self._has_written = priority, False
 
     def admit(self, told: Told, engine: Engine, settings: Settings) -> Admitted:
         """As `admit`, with a summary in the place of turns that are left out. Blocks while one is
         written. Raises OutOfMemory as it does.
         """
+        self._has_written = False
         about = (engine.loaded, settings, engine.last_snapshot, engine.costs)
         allowed_bytes = engine.last_snapshot.allowed_bytes
         most = engine.costs.largest_tokens(allowed_bytes, settings.prefill_chunk) // SHARE
@@ -64,11 +96,12 @@ class Summarizer:
         text = self._summary(told, room.left_out, engine, settings, most)
         if text is None:
             return admit(told, *about)
-        there = replace(told, summary=_framed(text))
+        there = replace(told, summary=_framed(text), sizes=room.sizes)
         admitted = admit_with(there, (), *about, room.left_out)
         if admitted.left_out != room.left_out:  # it came out longer than it may be
             return admit(told, *about)
-        measures = (*admitted.measures, *_summarized(room, admitted))
+        written = self._has_written
+        measures = (*admitted.measures, *_summarized(room, admitted, written=written))
         return replace(admitted, measures=measures)
 
     def _summary(
@@ -89,6 +122,7 @@ class Summarizer:
         if text is not None:
             kept = Summary(name, len(covered), text)
             self._store.keep_summary(self._live.chat, kept)
+            self._has_written = True
         return text
 
     def _written(
@@ -135,6 +169,7 @@ class Summarizer:
             prefill_chunk=found.plan.prefill_chunk,
             sampling=Sampling(),
             stop=engine.loaded.stop,
+            priority=self._priority,
             cancel=self._live.cancel,
             chat=self._live.chat,
         )
@@ -154,10 +189,10 @@ class Summarizer:
         return text or None
 
 
-def _summarized(room: Admitted, admitted: Admitted) -> list[Summarize]:
+def _summarized(room: Admitted, admitted: Admitted, *, written: bool) -> list[Summarize]:
     tokens = sum(span.num_tokens for span in admitted.prompt.spans if span.kind == "summary")
     cuts = [one for one in room.measures if isinstance(one, TruncateTurns)]
-    return [Summarize(one.frees_bytes, one.turns, one.tokens, tokens) for one in cuts]
+    return [Summarize(one.frees_bytes, one.turns, one.tokens, tokens, written) for one in cuts]
 
 
 def _name_of(messages: Sequence[ChatMessage], num: int) -> str:

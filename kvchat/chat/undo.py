@@ -120,22 +120,35 @@ def offered(rows: Sequence[LedgerEntry], branch: Collection[str]) -> tuple[int, 
 
 
 def offered_on(rows: Sequence[LedgerEntry], there: Marks, asked: Asked) -> tuple[int, ...]:
-    """Numbers of the entries that still hold and were not asked back: of those that leave turns out
-    the newest, for it tells of all. `rows` are those of one branch.
+    """Numbers of the entries that still hold and were not asked back: for each turn and document
+    the newest of a kind, which tells how it is now. `rows` are those of one branch.
     """
-    cuts = [one for one in rows if one.undo and one.code in LEAVES_OUT]
-    others = [one for one in rows if one.undo and one.code not in LEAVES_OUT]
-    held = [one for one in (*others, *cuts[-1:]) if _is_there(one, there)]
-    return tuple(sorted(one.number for one in held if one.number not in asked.numbers))
+    found, seen = list[int](), set[tuple[str, str]]()
+    for row in reversed(rows):
+        holds = _holding(row, there)
+        if holds - seen:  # else newer entries tell of all that is left of it
+            seen |= {("left_out", "")} if row.code in LEAVES_OUT else holds
+            found.append(row.number)
+    return tuple(number for number in sorted(found) if number not in asked.numbers)
 
 
-def _is_there(row: LedgerEntry, there: Marks) -> bool:
-    """Whether what was done still holds, for one of the turns at least."""
+def _holding(row: LedgerEntry, there: Marks) -> set[tuple[str, str]]:
+    """What of it still holds: of turns by their names, and of documents. What is left out is not
+    in the prompt, however it was stored before.
+    """
+    if not row.undo:
+        return set()
     if row.code in LEAVES_OUT:
-        return any(name in there.left_out for name in row.turns)
+        return {("left_out", "")} if any(one in there.left_out for one in row.turns) else set()
     if row.undo == "bring_back":
-        return any(name in there.on_host for name in row.turns)
-    return any(name in there.evicted or name in there.formats for name in row.turns)
+        kind, held = "on_host", there.on_host
+    elif row.code.startswith("evict"):
+        kind, held = "evicted", there.evicted
+    else:
+        kind, held = "formats", frozenset(there.formats)
+    turns = {(kind, one) for one in row.turns if one in held and one not in there.left_out}
+    names = [one["document"] for one in row.documents] if kind == "formats" else []
+    return turns | {("documents", one) for one in names if one in there.documents}
 
 
 def _admitted(told: Told, wanted: Collection[str], engine: Engine, settings: Settings) -> Admitted:

@@ -205,7 +205,7 @@ class Engine:
             yield from self._make(reply)
             return
         except Exhausted as spent:
-            error = self.room.out_of_memory(spent.shortage.needed_bytes)
+            error = self.room.ran_out(reply, spent.shortage.needed_bytes)
         except KVChatError as found:
             error = found.alone()
         yield self._failed(reply, error)

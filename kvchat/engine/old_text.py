@@ -193,6 +193,16 @@ class OldText:
         return tuple(pages(document, numbers) for document, numbers in found.items())
 
 
+def pinned_spans(request: Request) -> tuple[Span, ...]:
+    """Turns before the one in flight, and documents, of which nothing is old text."""
+    earlier = [one for one in request.spans if one.kind in ("turn", "document")][:-1]
+    return tuple(
+        span
+        for span in earlier
+        if not any(start < span.stop and span.start < stop for start, stop in request.old)
+    )
+
+
 def _touched(span: Span | PageSpan, places: set[int]) -> bool:
     first, last = span.start // BLOCK_TOKENS, (span.stop - 1) // BLOCK_TOKENS
     return any(i in places for i in range(first, last + 1))

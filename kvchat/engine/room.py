@@ -8,6 +8,7 @@ runs the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvchat.device.memory import Probe
@@ -16,9 +17,11 @@ from kvchat.engine.guard import Shortage
 from kvchat.engine.limits import Limits
 from kvchat.engine.local import LocalModel
 from kvchat.engine.measuring import Measuring
-from kvchat.engine.old_text import OldText, Relieved
+from kvchat.engine.old_text import OldText, Relieved, pinned_spans
 from kvchat.engine.reply import Reply
+from kvchat.errors import OutOfMemory
 from kvchat.kvcache.pool import Pool
+from kvchat.kvcache.spans import Span
 from kvchat.memory.formats import BLOCK_TOKENS
 from kvchat.planner.ledger import Undo, entry, stored
 from kvchat.planner.measures import (
@@ -182,6 +185,29 @@ class Room(Measuring):
         yield Took(
             entry(code, about, reason, measure.frees_bytes, freed, before=before, after=after)
         )
+
+    def ran_out(self, reply: Reply, needed_bytes: int) -> OutOfMemory:
+        """Every rung is spent. In mid answer pins are named where without them there was something
+        left to give up; before it the next prompt is planned with less, and says it then.
+        """
+        pinned = self._pinned_freeing(reply, max(1, needed_bytes)) if reply.ids else ()
+        error = self.out_of_memory(needed_bytes)
+        if not pinned:
+            return error
+        turns = [str(one.turn) for one in pinned if one.turn is not None]
+        code = "out_of_memory_pinned" if turns else "out_of_memory_pinned_documents"
+        return OutOfMemory(code, **error.facts, turns=", ".join(turns))
+
+    def _pinned_freeing(self, reply: Reply, needed_bytes: int) -> tuple[Span, ...]:
+        """What is pinned of the open text, if so much of it could be given up otherwise."""
+        request, ladder = reply.request, self.limits.ladder
+        pinned = pinned_spans(request)
+        if self.text is None or not pinned:
+            return ()
+        old = (*request.old, *((one.start, one.stop) for one in pinned))
+        offers = self._offers(replace(reply, request=replace(request, old=old)))
+        most = max((one.frees_bytes for one in offers if one.code in ladder), default=0)
+        return pinned if most >= needed_bytes else ()
 
     def rungs(self, reply: Reply, num_left: int) -> Callable[[int, Shortage], Took | None]:
         """What to give up after a step ran out of memory: nothing at first, then the ladder's

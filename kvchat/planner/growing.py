@@ -39,6 +39,7 @@ _ENDS = {
     "requantize": ("raise",),
     "requantize_from": ("raise",),
     "held_better": tuple(_SUMMED),
+    "documents_held_better": tuple(_SUMMED),
 }
 
 

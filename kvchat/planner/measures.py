@@ -163,7 +163,7 @@ class TruncateTurns:
 @dataclass(frozen=True, slots=True)
 class Summarize:
     """Leave turns out as TruncateTurns does, with a summary by the model itself in their place, of
-    `summary_tokens`. Their text is kept.
+    `summary_tokens`. Their text is kept. `written`: now, and not for an earlier question.
     """
 
     code: ClassVar[str] = "summarize"
@@ -173,6 +173,7 @@ class Summarize:
     turns: tuple[str, ...]
     tokens: int
     summary_tokens: int
+    written: bool = True
 
     @property
     def arguments(self) -> dict[str, Any]:

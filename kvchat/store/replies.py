@@ -8,9 +8,10 @@ one's text at its head, and takes its place.
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from struct import pack, unpack
+from typing import Any
 
 from kvchat.errors import StoreError
 from kvchat.store import tree
@@ -44,6 +45,7 @@ class Replies(Base):
             earlier = _interrupted(connection, chat, self._clock())
             if earlier:
                 tree.add_branch(connection, chat, earlier.hash)
+                self._forget()  # it may have taken the place of another
             connection.execute(
                 "INSERT INTO drafts (chat, user, model, started_at_s, num_characters, num_ids,"
                 " goes_on) VALUES (?, ?, ?, ?, 0, 0, ?)",
@@ -54,6 +56,12 @@ class Replies(Base):
                 _write_piece(
                     connection, chat, begun.text, begun.ids, len(begun.text), len(begun.ids)
                 )
+
+    def cite_draft(self, chat: str, citations: Sequence[Mapping[str, Any]]) -> None:
+        """What the reply is given to read: its sources, should nobody finish it."""
+        rows = json.dumps([dict(one) for one in citations])
+        with self._database.write(synced=False) as connection:
+            connection.execute("UPDATE drafts SET citations = ? WHERE chat = ?", (rows, chat))
 
     def write_draft(self, chat: str, text: str, ids: Sequence[int]) -> None:
         """The whole reply so far, which only grows; what is new since the last call is written.
@@ -174,7 +182,8 @@ def _interrupted(connection: sqlite3.Connection, chat: str, now: float) -> Messa
     ).fetchall()
     ids = _unpacked(b"".join(piece["ids"] for piece in pieces))
     text = "".join(piece["text"] for piece in pieces)
-    generation = Generation("", ids, "interrupted", {}, [], draft["model"], now)
+    citations = json.loads(draft["citations"])
+    generation = Generation("", ids, "interrupted", {}, citations, draft["model"], now)
     return _concluded(connection, draft, text, generation, now)
 
 

@@ -225,6 +225,11 @@ def _read_documents(connection: sqlite3.Connection) -> None:
 )""")
 
 
+def _drafts_that_cite(connection: sqlite3.Connection) -> None:
+    """What the model was given for a reply, before a word of it came."""
+    connection.execute("ALTER TABLE drafts ADD COLUMN citations TEXT NOT NULL DEFAULT '[]'")  # JSON
+
+
 MIGRATIONS = (
     _first_tables,
     _whole_ledger,
@@ -234,6 +239,7 @@ MIGRATIONS = (
     _replies_that_go_on,
     _document_choices,
     _read_documents,
+    _drafts_that_cite,
 )
 
 

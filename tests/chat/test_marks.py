@@ -1,12 +1,14 @@
 """Marks, and what was asked back, as the ledger tells them: values in, values out."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from kvchat.chat.asked_back import asked_back, came_back
 from kvchat.chat.marks import Marks, held_better, marks
 from kvchat.chat.undo import offered, read_tokens_per_s
+from kvchat.planner.ledger import pages
 from kvchat.store.records import LedgerEntry
 
 BRANCH = ("a", "b", "c", "now")
@@ -86,6 +88,44 @@ def test_a_frame_says_what_is_held_better() -> None:
     assert held_better(Marks(formats={"a": "int4/int4"}), [span("a", None)]) == ()
     holes = [span("a", "device", "fp/fp", evicted=64), span("b", "device", "fp/fp")]
     assert held_better(Marks(evicted=frozenset("ab")), holes) == ("b",)
+
+
+def test_documents_are_marked_as_turns_are() -> None:
+    """Those that stand after the system text; what is held better is marked no longer."""
+    less = rows(("requantize", "a", {"formats": "int8/int8"}))
+    less = [replace(row, documents=(pages("d", (1, 2)), pages("e"))) for row in less]
+    found = marks(less, BRANCH)
+    assert found.documents == {"d": "int8/int8", "e": "int8/int8"}
+    assert offered(less, BRANCH) == (1,)
+    spans = [span("d", "device", "fp/fp") | {"kind": "document"}, span("e", "device", "int8/int8")]
+    assert held_better(found, spans) == ("d",)
+    better = [
+        replace(row, number=2, documents=(pages("d"),))
+        for row in rows(("documents_held_better", ""))
+    ]
+    assert marks([*less, *better], BRANCH).documents == {"e": "int8/int8"}
+    assert marks([*less, *better], BRANCH).formats == {"a": "int8/int8"}
+
+
+def test_of_what_was_done_twice_the_newest_is_offered() -> None:
+    """An entry whose every turn has a newer one of its kind, or is left out, tells of the past."""
+    twice = rows(
+        ("requantize", "a", {"formats": "int8/int8"}),
+        ("requantize", "ab", {"formats": "int6/int4"}),
+    )
+    assert offered(twice, BRANCH) == (2,)
+    apart = rows(
+        ("requantize", "ab", {"formats": "int8/int8"}),
+        ("requantize", "a", {"formats": "int6/int4"}),
+    )
+    assert offered(apart, BRANCH) == (1, 2)
+    gone = rows(*_said(apart), ("truncate_turns", "a"))
+    assert offered(gone, BRANCH) == (1, 3)
+    other = rows(
+        ("requantize", "a", {"formats": "int8/int8"}), ("held_better", "a"), ("evict", "a")
+    )  # fmt: skip
+    other[2] = replace(other[2], undo="read_again")
+    assert offered(other, BRANCH) == (3,)
 
 
 def undo(entry: int, code: str, turns: str) -> tuple[str, str, dict[str, Any]]:

@@ -9,7 +9,7 @@ from kvchat.chat.arrange import SUMMARY
 from kvchat.chat.conversations import Conversations
 from kvchat.chat.summarizer import Summarizer
 from kvchat.chat.template import ChatMessage, render
-from kvchat.engine.events import Done, Event, Failed, Figures, Request
+from kvchat.engine.events import Done, Event, Failed, Figures, Priority, Request
 from kvchat.errors import OutOfMemory
 from tests.chat.templates import ALL
 from tests.chat.test_conversations import answered, ended
@@ -217,3 +217,55 @@ def test_templates_take_a_summary_at_any_place(template: str) -> None:
         (there,) = [span for span in spans if span.kind == "summary"]
         shown = str(tiny_tokenizer().decode(prompt.token_ids[there.start : there.stop]))
         assert "what was said, in short" in shown
+
+
+def test_a_summary_that_is_written_anew_is_told(talks: Conversations) -> None:
+    """Deleting a turn takes the summaries along: whichever turns are left out then, of what now
+    stands for them there is an entry.
+    """
+    made: list[Request] = []
+    watched(talks, made)
+    chat = talks.new_chat()
+    number = 0
+    while not rows(talks, chat, "summarize"):
+        ask(talks, chat, number)
+        number += 1
+    told, written = rows(talks, chat, "summarize"), len(made)
+    talks.delete_turn(chat, told[-1]["turn_numbers"][0])
+    ask(talks, chat, number)
+    assert len(made) > written
+    again = rows(talks, chat, "summarize", "truncate_turns")
+    assert len(again) == len(told) + 1
+    with talks._store._database.write() as connection:  # the cut stays, as it may after a deletion
+        connection.execute("DELETE FROM summaries")
+    ask(talks, chat, number + 1)
+    newest = rows(talks, chat, "summarize", "truncate_turns")
+    assert len(newest) == len(again) + 1
+    assert (newest[-1]["code"], newest[-1]["reason"]) == ("summarize", "summary_gone")
+    assert newest[-1]["turns"] == again[-1]["turns"]
+    ask(talks, chat, number + 2)
+    assert rows(talks, chat, "summarize", "truncate_turns") == newest
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_requests_of_programs_get_summaries_too(talks: Conversations, listed: bool) -> None:
+    """Written once, and found again by the messages that a program sends each time."""
+    made: list[Request] = []
+    watched(talks, made)
+    talks.apply({"list_api_chats": listed})
+    said = [{"role": "system", "content": SYSTEM}]
+    for number in range(12):
+        said.append({"role": "user", "content": f"Tell me something of the sea, number {number}."})
+        said.append({"role": "assistant", "content": f"It is deep and wide in place {number}."})
+    sizes = []
+    for number in range(2):
+        said.append({"role": "user", "content": f"And of the harbour, number {number}?"})
+        live = answered(talks.complete(said, {}))
+        assert HEAD in prompt_text(talks)
+        (row,) = [one for one in live.ledger if one["code"] in ("summarize", "truncate_turns")]
+        assert row["code"] == "summarize"
+        sizes.append(len(made))
+        said.append({"role": "assistant", "content": live.text})
+    assert sizes[0] > 0
+    assert sizes[1] == sizes[0], "nothing new was left out"
+    assert {one.priority for one in made} == {Priority.API}

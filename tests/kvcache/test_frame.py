@@ -45,6 +45,7 @@ def test_the_items_sum_to_the_device(
     ]
     assert min(items) >= 0
     assert sum(items) == TOTAL
+    assert frame["kv"]["capacity_tokens"] == 100, "a text that is there fits"
 
 
 def test_chats_are_told_of_while_they_have_blocks() -> None:

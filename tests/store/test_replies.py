@@ -158,6 +158,20 @@ def test_a_draft_found_at_the_opening_becomes_an_interrupted_reply(tmp_path: Pat
         assert store.verify() == []
 
 
+def test_sources_of_a_draft_outlive_the_program(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    chat = store.new_chat("", "").id
+    question = store.append(chat, "user", "q")
+    store.cite_draft(chat, [{"page": 1}])  # of no draft: nothing
+    store.start_draft(chat, question.hash, "the model")
+    store.cite_draft(chat, [{"page": 2, "support": "given"}])
+    store.write_draft(chat, "half", [1])
+    with reopened(store) as store:
+        made = store.generation(store.messages(chat)[-1].hash)
+        assert made is not None
+        assert made.citations == [{"page": 2, "support": "given"}]
+
+
 def test_a_fork_that_nothing_came_of_leaves_no_trace(tmp_path: Path) -> None:
     store = Store(tmp_path)
     chat = store.new_chat("", "").id

@@ -1,0 +1,181 @@
+"""What is foretold of a change is what is shown once it holds; and what a change leaves behind."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kvchat.chat.conversations import Conversations
+from kvchat.errors import ModelError, SettingsError
+from kvchat.kvcache.blocks import geometries
+from kvchat.kvcache.pool import Storing
+from kvchat.memory.footprint import Holding, largest_context
+from kvchat.memory.formats import FORMATS, FormatPair
+from kvchat.models.catalog import catalog
+from kvchat.models.fitting import spec_of_entry
+from kvchat.planner.costs import Costs
+from kvchat.settings_sources import Saved
+from kvchat.ui.consequences import consequences
+from tests.chat.conftest import Start
+
+TIGHT = "1600 KiB"  # weights of 786 KiB, and room for some hundred tokens
+CHANGES: list[dict[str, Any]] = [
+    {"memory_budget": "1700 KiB"},
+    {"memory_budget": "2 MiB"},
+    {"memory_budget": "1 MiB"},
+    {"memory_budget": "auto"},
+    {"headroom": "1 GiB", "memory_budget": "auto"},
+    {"seal_format": "int8"},
+    {"seal_format": "int6/int4", "floor_format": "int4"},
+    {"seal_format": "int8", "sink_tokens": 0},
+    {"floor_format": "fp"},
+    {"ladder": ["truncate_turns"]},
+    {"ladder": ["truncate_turns"], "prefill_chunk": 64},
+    {"ladder": ["requantize", "truncate_turns"], "prefill_chunk": 16},
+    {"host_quota": "1 MiB"},
+    {"host_quota": "1 MiB", "ladder": ["offload"]},
+    {"evict_by": "heavy_hitter"},
+]
+
+
+def capacity_shown(talks: Conversations, wanted: int) -> int:
+    """Of the frame, once it was measured under the new limits."""
+    until = time.monotonic() + 20
+    while (found := talks.frame()["kv"]["capacity_tokens"]) != wanted:
+        if time.monotonic() > until:
+            return int(found)
+        time.sleep(0.05)
+    return int(found)
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+def test_what_is_foretold_is_shown_after_it_was_applied(
+    start: Start, changes: dict[str, Any]
+) -> None:
+    talks = start(memory_budget=TIGHT)
+    before = talks.held.foretell(talks.settings)
+    assert before.tokens == capacity_shown(talks, before.tokens)
+    then = talks.held.foretell(talks.held.with_changes(changes))
+    talks.apply(changes)
+    assert then.tokens == capacity_shown(talks, then.tokens)
+    assert then.footprint.total <= then.allowed_bytes or then.short_by_bytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "binding"),
+    [({}, "budget"), ({"memory_budget": "1 GiB"}, "length"), ({"memory_budget": "auto"}, "length"),
+     ({"memory_budget": "auto", "headroom": "240 GiB"}, "memory")],
+)  # fmt: skip
+def test_the_limit_that_binds_is_named(start: Start, changes: dict[str, Any], binding: str) -> None:
+    talks = start(memory_budget=TIGHT)
+    found = talks.held.foretell(talks.held.with_changes(changes))
+    assert found.binding == binding
+    assert (found.tokens == 2048) == (binding == "length")
+
+
+def test_a_budget_below_the_weights_says_what_lacks(start: Start) -> None:
+    talks = start()
+    weights = talks.frame()["weights_bytes"]
+    assert weights < 2**20
+    found = talks.held.foretell(talks.held.with_changes({"memory_budget": "1 MiB"}))
+    assert (found.tokens > 0) == (found.short_by_bytes == 0)
+    talks.held.now = replace(talks.settings, memory_budget=weights)
+    short = talks.held.foretell(talks.held.now)
+    assert (short.tokens, short.allowed_bytes) == (0, weights)
+    assert 0 < short.short_by_bytes < 2**20
+
+
+def test_fewer_bits_take_fewer_bytes_a_token(start: Start) -> None:
+    talks = start()
+    token = [
+        talks.held.foretell(talks.held.with_changes({"seal_format": one})).token_bytes
+        for one in ("fp", "int8", "int6/int4", "int4")
+    ]
+    assert token == sorted(token, reverse=True)
+    assert token[0] == 4 * 2 * 2 * 16 * 4  # layers, heads, keys and values, head size, fp32
+    assert token[1] == 4 * 2 * 2 * (16 + 2)
+
+
+def test_another_precision_is_foretold_before_the_model_is_loaded_in_it(start: Start) -> None:
+    talks = start(memory_budget=TIGHT)
+    now = talks.held.foretell(talks.settings)
+    half = talks.held.foretell(talks.held.with_changes({"dtype": "bf16"}))
+    assert half.footprint.weights == talks.frame()["weights_bytes"] // 2
+    assert half.tokens > now.tokens
+    with pytest.raises(ModelError):
+        talks.held.foretell(talks.held.with_changes({"model": "/nowhere"}))
+
+
+@pytest.mark.parametrize("name", ["smollm2", "Qwen3-8B", "gemma-3-4b-it", "phi-4"])
+def test_plan_and_the_planner_hold_the_same_text(name: str) -> None:
+    """`plan` counts by layers, the planner by groups of blocks: the largest text is one figure."""
+    spec = spec_of_entry(catalog()[name], 2)
+    costs = Costs(spec, geometries(spec, torch.bfloat16), 2, spec.weight_bytes)
+    allowed = spec.weight_bytes + 2**31
+    for key, value in (("fp", "fp"), ("int8", "int8"), ("int6", "int4"), ("int4", "int2")):
+        pair = FormatPair(FORMATS[key], FORMATS[value])
+        storing = Storing(pair, pair, 64)
+        planned = replace(costs, storing=storing)
+        holding = Holding(512, key, value, 2, "cuda", 64)
+        assert planned.largest_tokens(allowed, 512) == largest_context(spec, allowed, holding)
+
+
+def test_what_is_only_for_one_model_is_kept_so(start: Start, data_dir: Path) -> None:
+    talks = start()
+    model = talks.settings.model
+    talks.apply({"top_k": 7}, only_model=True)
+    talks.apply({"min_p": 0.25})
+    assert (talks.settings.top_k, talks.settings.min_p) == (7, 0.25)
+    kept = Saved.read(data_dir / "settings.toml")
+    assert (kept.general, kept.models) == ({"min_p": 0.25}, {model: {"top_k": 7}})
+    assert [talks.held.source(name) for name in ("top_k", "min_p", "top_p")] == [
+        "model", "file", "schema",
+    ]  # fmt: skip
+    talks.apply({}, ["top_k", "min_p"])
+    assert (talks.settings.top_k, talks.settings.min_p) == (0, 0.0)
+    assert Saved.read(data_dir / "settings.toml") == Saved()
+
+
+def test_what_is_wrong_changes_nothing(start: Start, data_dir: Path) -> None:
+    talks = start()
+    for wrong in ({"top_k": 7, "temperature": 99}, {"nosuch": 1}, {"seal_format": "int3"}):
+        with pytest.raises(SettingsError):
+            talks.apply(wrong)
+    assert talks.settings.top_k == 0
+    assert not (data_dir / "settings.toml").exists()
+
+
+def test_a_setting_that_needs_a_reload_is_told_until_it_was_done(start: Start) -> None:
+    talks = start()
+    assert talks.apply({"weights": "int8", "top_k": 3}) == ["weights"]
+    assert talks.held.pending() == ["weights"]
+    assert talks.apply({"weights": "as-is"}) == []
+    assert talks.held.pending() == []
+
+
+@pytest.mark.parametrize("lang", ["en", "ko"])
+def test_the_drawer_is_told_when_it_holds_and_what_it_costs(start: Start, lang: Any) -> None:
+    talks = start(memory_budget=TIGHT)
+    changes = {"memory_budget": "2 MiB", "seal_format": "int6/int4", "system_text": "x"}
+    found = consequences(talks, changes, lang)
+    assert found["effects"] == {
+        "memory_budget": "now", "seal_format": "next answer", "system_text": "new chat",
+    }  # fmt: skip
+    assert found["then"]["tokens"] > found["now"]["tokens"] > 0
+    assert found["then"]["letters"] > found["now"]["letters"] > 0
+    (row,) = found["fidelity"]
+    assert row["pair"] == "int6/int4"
+    assert row["known"]
+    assert "%" in row["note"]
+
+
+def test_while_no_model_runs_it_is_said_that_nothing_can_be_foretold(start: Start) -> None:
+    talks = start()
+    talks.loading.unload()
+    assert talks.loading.worker.is_loaded(20)
+    found = consequences(talks, {"memory_budget": "2 MiB"}, "ko")
+    assert found["problem"]["message"]
+    assert found["effects"] == {"memory_budget": "now"}

@@ -188,7 +188,9 @@ class Measuring:
             prefill_chunk, self.limits.ladder, self._pool.host_limit_bytes
         )
         allowed_bytes = self.latest.allowed_bytes
-        asked = (allowed_bytes >> 20, chunk, relief, self.limits.storing)
+        # What others use moves all the time; a budget stays, and counts to the byte.
+        is_budget = allowed_bytes == self.latest.budget
+        asked = (allowed_bytes if is_budget else allowed_bytes >> 20, chunk, relief, self.costs)
         if self._capacity[0] != asked:
             tokens = self.costs.largest_tokens(allowed_bytes, chunk, relief)
             self._capacity = (asked, tokens)

@@ -103,7 +103,7 @@ def test_another_precision_is_foretold_before_the_model_is_loaded_in_it(start: S
     talks = start(memory_budget=TIGHT)
     now = talks.held.foretell(talks.settings)
     half = talks.held.foretell(talks.held.with_changes({"dtype": "bf16"}))
-    assert half.footprint.weights == talks.frame()["weights_bytes"] // 2
+    assert half.footprint.weights == pytest.approx(talks.frame()["weights_bytes"] / 2, rel=0.001)
     assert half.tokens > now.tokens
     with pytest.raises(ModelError):
         talks.held.foretell(talks.held.with_changes({"model": "/nowhere"}))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kvchat.chat.admit import Told
 from kvchat.chat.answer import ENDED, LiveAnswer
 from kvchat.chat.api_chats import begin, chats_to_go_on_with, go_on, title_of
+from kvchat.chat.at_own_risk import at_own_risk
 from kvchat.chat.attached import attached
 from kvchat.chat.bring import asking_of, bring
 from kvchat.chat.citing import citer
@@ -107,8 +108,11 @@ class Answers:
         with self._unless_it_fails(live):
             return self._asked(live)
 
-    def regenerate(self, chat: str, question: Message, turn: int) -> LiveAnswer:
+    def regenerate(
+        self, chat: str, question: Message, turn: int, *, at_own_risk: bool = False
+    ) -> LiveAnswer:
         live = self._begin(chat, turn, question.content)
+        live.at_own_risk = at_own_risk
         with self._unless_it_fails(live):
             self._store.fork(chat, question.hash)
             return self._start(live, lambda engine: self._told(engine, live, question))
@@ -222,6 +226,7 @@ class Answers:
     def _asking(self, live: LiveAnswer, keeper: Keeper) -> Asking:
         settings = self._settings()
         admit = self._admit(live, keeper, settings, self._store)
+        admit = at_own_risk(admit) if live.at_own_risk else admit
         return Asking(
             settings,
             dress=lambda frame: self._frames.dressed(frame, live.chat),

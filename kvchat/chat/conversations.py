@@ -248,9 +248,14 @@ class Conversations:
     # A turn is meant by its number; `name`, its user message's hash, says which one the caller saw
     # there, so that a page that was not told of a change cannot act on another turn.
 
-    def regenerate(self, chat: str, turn: int, name: str | None = None) -> LiveAnswer:
-        """Answers the same question again, as another version of that turn."""
-        return self._answers.regenerate(chat, self._question(chat, turn, name), turn)
+    def regenerate(
+        self, chat: str, turn: int, name: str | None = None, *, at_own_risk: bool = False
+    ) -> LiveAnswer:
+        """Answers the same question again, as another version of that turn. `at_own_risk`: also
+        where it only fits without the headroom.
+        """
+        question = self._question(chat, turn, name)
+        return self._answers.regenerate(chat, question, turn, at_own_risk=at_own_risk)
 
     def edit(self, chat: str, turn: int, text: str, name: str | None = None) -> LiveAnswer:
         """Asks something else in that turn's place; what was there stays, as another version."""

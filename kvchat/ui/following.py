@@ -126,6 +126,8 @@ class Following:
         match asked.kind:
             case "regenerate":
                 return chat, talks.regenerate(chat, asked.turn, asked.name)
+            case "anyway":
+                return chat, talks.regenerate(chat, asked.turn, asked.name, at_own_risk=True)
             case "edit":
                 return chat, talks.edit(chat, asked.turn, asked.text, asked.name)
             case "continue":

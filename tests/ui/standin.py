@@ -90,6 +90,7 @@ class StandIn:
         self.programs: list[dict[str, Any]] = []
         self.other_bytes, self.refuse_settings = OTHER, False
         self.marks: list[dict[str, Any]] = []
+        self.at_own_risk = False
         self.host_bytes = 0  # of the oldest turn, moved to the computer's memory
         self._device = threading.Lock()
         self._begun_s, self._load_s = time.monotonic(), load_s
@@ -289,7 +290,10 @@ class StandIn:
         node = Node(text, tuple(d.name for d in new))
         return self._begin(chat, path[-1] if path else here.root, node)
 
-    def regenerate(self, chat: str, turn: int, name: str | None = None) -> LiveAnswer:
+    def regenerate(
+        self, chat: str, turn: int, name: str | None = None, *, at_own_risk: bool = False
+    ) -> LiveAnswer:
+        self.at_own_risk = at_own_risk
         here = self._chat(chat)
         self._refuse_another(turn, name)
         old = here.path()[turn - 1]

@@ -169,3 +169,22 @@ def test_an_outdated_row_offers_nothing(looking: Looking) -> None:
     looking.talks.frame(chat)["undo"]["offered"].pop(0)
     expect(rows.get_by_role("button", name="Read again")).to_have_count(1)
     expect(rows.first.get_by_role("button")).to_have_text("Read again (1,200 tokens, about 4.2 s)")
+
+
+@pytest.mark.parametrize(
+    ("lang", "name"),
+    [("en", "Send anyway, with the headroom of 600 MiB"), ("ko", "그래도 보내기")],
+)
+def test_where_only_the_headroom_is_short_it_is_sent_anyway(
+    looking: Looking, lang: str, name: str
+) -> None:
+    page = looking.open(lang)
+    ask(page, "count to 3")
+    looking.talks.fail_later = OutOfMemory(
+        "prompt_over_memory", tokens=9120, capacity=7300, needed="8 GiB", allowed="7 GiB"
+    )
+    ask(page, "count to 5", wait=False)
+    page.locator(".kv-memory-card").get_by_role("button", name=name).click()
+    page.wait_for_function("kvchat.notes.turns.at(-1).answered && !kvchat.notes.live")
+    assert looking.talks.at_own_risk
+    assert page.locator(".kv-text").last.inner_text() == "1 2 3 4 5"

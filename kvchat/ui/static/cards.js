@@ -49,6 +49,12 @@
 
   // --- the cards, the gravest first -------------------------------------------------------------------
 
+  // Where no budget binds, what is short is the headroom: a margin, which may be used knowingly.
+  const mayTry = () => {
+    const { budget, free, headroom } = device();
+    const used = (K.frame?.weights_bytes ?? 0) + (K.frame?.kv?.device_bytes ?? 0);
+    return headroom > 0 && (!budget || (free ?? 0) - headroom < budget - used);
+  };
   const OVER = ["prompt_over_memory", "prompt_over_length", "pinned_turns_too_large", "pinned_documents_too_large"];
   const CARDS = [
     () => {
@@ -73,6 +79,7 @@
         buttons: [
           whole && { code: "ui.card.passages", changes: { document_mode: "passages" }, then: again },
           note.problem.code !== "prompt_over_length" && raiseBudget("ui.card.budget.send", again),
+          note.problem.code === "prompt_over_memory" && mayTry() && { code: "ui.card.anyway", facts: { size: K.size(device().headroom) }, then: () => K.act("anyway", K.turnOf(note)) },
           { code: "ui.edit.again", then: () => K.edit(note.turn) },
         ],
       };

@@ -20,6 +20,7 @@ class StandInGauges:
         self._talks = talks
         self.measured: dict[str, Any] | None = MEASURED | {"at_s": time.time()}
         self.num_measured = 0
+        self.hangul_per_token = 0.62
 
     def turns(self, chat: str) -> list[dict[str, Any]]:
         return [

@@ -21,10 +21,11 @@ from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
 from kvchat.chat.undo import Cost
 from kvchat.errors import DocumentError, KVChatError, RequestError, SettingsError, StoreError
 from kvchat.memory.verdicts import Verdict
-from kvchat.settings import SCHEMA, Settings, changed
+from kvchat.settings import Settings
 from tests.ui.gauges import StandInGauges
 from tests.ui.replies import reply_to
 from tests.ui.standin_documents import StandInDocuments, page_marks
+from tests.ui.standin_models import StandInHeld, StandInLoading
 
 MIB = 2**20
 TOTAL, OTHER, WEIGHTS, RUNTIME, HEADROOM = 8192 * MIB, 1608 * MIB, 4465 * MIB, 268 * MIB, 600 * MIB
@@ -74,7 +75,8 @@ class StandIn:
         self, *, token_s: float = 0.01, page_s: float = 0.05, load_s: float = 0.0, room: int = 9000,
         budget: int | None = None, squeeze: bool = False, notices: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        self.settings = Settings()
+        self.held = StandInHeld(self)
+        self.loading = StandInLoading(self.held.saved._path.parent)
         self.token_s, self.page_s, self.room = token_s, page_s, room
         self.budget, self.squeeze, self.notices = budget, squeeze, notices
         self.attention: list[dict[str, Any]] = []
@@ -110,7 +112,7 @@ class StandIn:
         return {
             "stage": self._stage(), "model": "Qwen3-8B", "load": self._load(),
             "notices": list(self.notices), "attention": list(self.attention),
-            "formats": {"offered": ["int8/int8"], "stage": "done"},
+            "formats": {"offered": ["int8/int8"], "stage": "done"}, "refused": None,
             "error": self.broken and {"code": self.broken.code, "facts": self.broken.facts},
         }  # fmt: skip
 
@@ -435,14 +437,17 @@ class StandIn:
         rows = (("int8/int8", 0.00003, 99.6, 0.0), ("int2/int2", 0.155, 81.5, 15.6))
         return {row[0]: Verdict(*row, **about) for row in rows}
 
+    @property
+    def settings(self) -> Settings:
+        return self.held.now
+
     def apply(
-        self, changes: Mapping[str, object], resets: object = (), *, only_model: bool = False
+        self, changes: Mapping[str, object], resets: Sequence[str] = (), *, only_model: bool = False
     ) -> list[str]:
         if self.refuse_settings or changes.get("system_text") == "refuse me":
             raise _error(SettingsError, "ui_request")
-        self.settings = changed(self.settings, changes)
         self.applied.append(dict(changes))
-        return [name for name in changes if SCHEMA[name].applies == "reload"]
+        return self.held.apply(changes, resets, only_model=only_model)
 
     def close(self) -> None:
         for chat in self._chats.values():

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from kvchat.errors import KVChatError
 
 Status = Literal[
-    "queued", "reading", "summarizing", "prefill", "decode", "done", "stopped", "failed"
+    "queued", "reading", "summing", "summarizing", "prefill", "decode", "done", "stopped", "failed"
 ]
 ENDED = ("done", "stopped", "failed")
 

@@ -17,7 +17,7 @@ from kvchat.chat.answer import ENDED, LiveAnswer
 from kvchat.chat.api_chats import begin, chats_to_go_on_with, go_on, title_of
 from kvchat.chat.at_own_risk import at_own_risk
 from kvchat.chat.attached import attached
-from kvchat.chat.bring import asking_of, bring
+from kvchat.chat.bring import Brought, asking_of, bring
 from kvchat.chat.citing import citer
 from kvchat.chat.frames import Frames
 from kvchat.chat.going_on import KeepLonger, begun, last_reply
@@ -26,6 +26,7 @@ from kvchat.chat.reasoning import opening_of
 from kvchat.chat.rendering import KnownSizes
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.summarizer import KeptSummaries, PassingSummaries, Summarizer
+from kvchat.chat.summing import SummingUp
 from kvchat.chat.told import told_of_branch, told_of_messages
 from kvchat.chat.turn import Admit, Asking, Keeper, Stopped, as_told, end_stopped, fail, make_answer
 from kvchat.engine.events import Priority
@@ -316,10 +317,27 @@ class Answers:
             raise Stopped
         there, asking = attached(store, chat), asking_of(store, chat, live.question)
         brought = bring(there, asking, self._shelf, settings, capacity)
+        self._sum_up(engine, live, brought)
         for entry in brought.entries:
             live.add({"type": "took", **write_ledger(store, chat, entry)})
         message = write(brought.attachments)
         return self._told(engine, live, message)
+
+    def _sum_up(self, engine: Engine, live: LiveAnswer, brought: Brought) -> None:
+        """Sums up what the question is to bring along so; what it takes is told before. Raises
+        Stopped.
+        """
+        summing = SummingUp(self._shelf, live, self._worker, engine, self._settings())
+        for document, numbers in brought.to_sum:
+            cost = summing.cost(document, numbers)
+            live.add({"type": "took", **write_ledger(self._store, live.chat, cost)})
+            room_tokens = brought.room_tokens / len(brought.to_sum)
+            found = summing.summed(document, numbers, room_tokens)
+            if live.cancel.is_set():
+                raise Stopped
+            if found is not None:
+                others = (one for one in brought.attachments if one.document != found.document)
+                brought.attachments = [*others, found]
 
     def _told(
         self, engine: Engine, live: LiveAnswer, question: Message, reply: Message | None = None

@@ -36,11 +36,14 @@ OVERHEAD_TOKENS = 128
 @dataclass(slots=True)
 class Brought:
     """What a question brings along, and the ledger entries that say how documents are read from now
-    on.
+    on. `to_sum`: documents with the pages that are to be summed up first, for which there are
+    `room_tokens`.
     """
 
     attachments: list[Attachment] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
+    to_sum: list[tuple[ChatDocument, tuple[int, ...]]] = field(default_factory=list)
+    room_tokens: float = 0.0
 
 
 def decided_modes(ledger: Sequence[LedgerEntry]) -> dict[str, Choice]:
@@ -129,6 +132,10 @@ def bring(
             num_brought = len(suits.passages) + len(suits.pages)
             brought.entries.append(_fewer(num_brought, suits.missed, shelf))
         brought.attachments.extend(fenced(suits, pinned, searched))
+        brought.to_sum = [
+            (d, suits.to_sum[d.document]) for d in searched if d.document in suits.to_sum
+        ]
+        brought.room_tokens = room.most - taken
     _name_new(brought, decided, there)
     return brought
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from kvchat.chat.attached import Attached
 from kvchat.chat.shelf import Shelf
+from kvchat.chat.sources import pages_brought
 from kvchat.chat.suiting import page_passages
 from kvchat.documents.asked_pages import asked_pages
 from kvchat.documents.cite import Citation, best_pages, given, matched
-from kvchat.documents.fence import PAGE_MARK
+from kvchat.documents.fence import PAGE_MARK, SUMMED
 from kvchat.documents.passages import Passage, without
 from kvchat.store.records import Attachment, Message
 
@@ -31,11 +32,13 @@ def citer(question: Message, there: Attached, shelf: Shelf) -> Cite:
     """
     asked = question.content
     whole = there.whole()
-    passages = [
-        _brought(one)
-        for one in question.attachments
-        if one.mode == "passages" and PAGE_MARK.search(one.text)
-    ]
+    passages: list[Passage] = []
+    for came in question.attachments:
+        if came.mode == "passages" and SUMMED.search(came.text):
+            # the model read a summary, but what is cited is the page
+            passages += page_passages(shelf, came.document, set(pages_brought(came)))
+        elif came.mode == "passages" and PAGE_MARK.search(came.text):
+            passages.append(_brought(came))
     names = {one.document: one.name for one in question.attachments}
     names |= {one.document: one.name for one in there.documents}
     documents = {

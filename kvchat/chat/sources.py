@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvchat.documents.fence import PAGE_MARK
+from kvchat.documents.fence import PAGE_MARK, SUMMED
 from kvchat.store.records import Attachment
 
 
@@ -12,12 +12,17 @@ def pages_brought(attachment: Attachment) -> list[int]:
 
 
 def source(attachment: Attachment) -> dict[str, Any]:
-    """`pages` of a searched document; `asked`: whether the question searched it at all."""
+    """`pages` of a searched document, or those that a summary covers; `asked`: whether the question
+    searched it at all.
+    """
     pages = sorted(set(pages_brought(attachment))) if attachment.mode == "passages" else []
+    summed = SUMMED.search(attachment.text) if attachment.mode == "passages" else None
+    if summed is not None:
+        pages = list(range(int(summed[1]), int(summed[2]) + 1))
     return {
         "document": attachment.document,
         "name": attachment.name,
-        "mode": attachment.mode,
+        "mode": "summary" if summed is not None else attachment.mode,
         "pages": pages,
         "asked": bool(attachment.text),
     }

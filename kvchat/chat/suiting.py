@@ -14,6 +14,7 @@ from kvchat.documents.fence import fence_nothing, fence_passages
 from kvchat.documents.follow import has_own_words, resolved, without_documents
 from kvchat.documents.passages import Passage
 from kvchat.documents.retrieve import Index, asks_something
+from kvchat.documents.terms import asks_for_summary
 from kvchat.store.records import Attachment, ChatDocument
 
 FENCE_TOKENS = 48
@@ -43,13 +44,15 @@ class Asking:
 @dataclass(slots=True)
 class Suits:
     """`pages`: whole ones that were asked for by number, in order; `passages`: the best first;
-    `missed`: what suits as well and is too much; `notes`: by document what the model is told of it.
+    `missed`: what suits as well and is too much; `notes`: by document what the model is told of it;
+    `to_sum`: by document the pages of which a summary is wanted, as they are too many.
     """
 
     pages: list[Passage] = field(default_factory=list)
     passages: list[Passage] = field(default_factory=list)
     missed: list[Passage] = field(default_factory=list)
     notes: dict[str, list[str]] = field(default_factory=dict)
+    to_sum: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def suiting(
@@ -76,7 +79,10 @@ def suiting(
                 numbers = ", ".join(map(str, asked.missing[:8]))
                 note = _NO_SUCH_PAGE[korean].format(of=len(read.pages), pages=numbers)
                 found.notes.setdefault(one.document, []).append(note)
-    if named:
+    is_whole = not named and asks_for_summary(asking.question)
+    if is_whole or any(asks_for_summary(one.rest) for one in named.values()):
+        _take_summed(found, documents, named, left, shelf, room_tokens)
+    elif named:
         _take_pages(found, named, left, shelf, most_passages, room_tokens)
     else:
         index = shelf.index([one.document for one in documents], left)
@@ -85,7 +91,7 @@ def suiting(
             query = without_documents(query, names)
         scored = index.search(query.text, most_passages, query.context)
         _take(found, [one.passage for one in scored], shelf, room_tokens)
-    is_empty = not (found.pages or found.passages or found.missed)
+    is_empty = not (found.pages or found.passages or found.missed or found.to_sum)
     if is_empty and (named or asks_something(asking.question)):
         for one in documents:
             found.notes.setdefault(one.document, []).append(_NOTHING[korean])
@@ -125,6 +131,29 @@ def _take_pages(
         _take(found, [one.passage for one in scored], shelf, room_tokens)
     if not found.passages:
         found.pages, found.missed = fitting, pages[len(fitting) :]
+
+
+def _take_summed(
+    found: Suits,
+    documents: Sequence[ChatDocument],
+    named: Mapping[str, PagesAsked],
+    left: Mapping[str, frozenset[int]],
+    shelf: Shelf,
+    room_tokens: float,
+) -> None:
+    """Where a summary is asked for: all the pages, or what is to be summed up part by part."""
+    pages: list[Passage] = []
+    for one in documents:
+        sha = one.document
+        numbers = set(named[sha].pages) if sha in named else set[int]()
+        if not named:
+            numbers = {page.number for page in shelf.document(sha).pages}
+        pages += page_passages(shelf, sha, numbers - left.get(sha, frozenset()))
+    if len(that_fit(pages, shelf, room_tokens)) == len(pages):
+        found.pages = pages
+        return
+    for page in pages:
+        found.to_sum[page.document] = (*found.to_sum.get(page.document, ()), page.first_page)
 
 
 def _take(found: Suits, passages: Sequence[Passage], shelf: Shelf, room_tokens: float) -> None:

@@ -54,6 +54,20 @@ def fence_nothing(name: str, notes: Sequence[str]) -> str:
     return "\n".join([_opening(name), *(f"({note})" for note in notes), _CLOSE])
 
 
+SUMMED = re.compile(r"^\(summed up from pages (\d+)-(\d+) of (\d+)", re.MULTILINE)
+"""The head of what `fence_summaries` made."""
+
+
+def fence_summaries(name: str, parts: Sequence[tuple[int, int, int, str]], num_pages: int) -> str:
+    """Summaries of parts of a document: (page to be cited, first page, last page, text)."""
+    first, last = min(one[1] for one in parts), max(one[2] for one in parts)
+    what = f"summed up from pages {first}-{last} of {num_pages}"
+    lines = [_open(name, what)]
+    for page, start, stop, text in parts:
+        lines.append(f"{_mark(page)}\npages {start}-{stop}: {_as_data(text)}")
+    return "\n".join([*lines, _CLOSE])
+
+
 def without_pages(text: str, pages: Collection[int]) -> str:
     """Fenced text of one document, with the text of these pages taken out again."""
     head, *parts = PAGE_MARK.split(text)

@@ -93,6 +93,11 @@ def asks_for_overview(question: str) -> bool:
     return not asked_terms(question) and any(word in wanted for word in _words(question))
 
 
+def asks_for_summary(question: str) -> bool:
+    """Whether a question says so: 'summarise this', '요약해 줘'; not 'what is this about?'."""
+    return asks_for_overview(question) and any(w in _listed("overview") for w in _words(question))
+
+
 def points_back(question: str) -> bool:
     """Whether a question needs the one before it: few words of its own, and no small talk."""
     words, num_own = _words(question), len(asked_terms(question))

@@ -47,6 +47,8 @@ class Reading:
         """`{"done_tokens", "tokens"}` of the newest step, or None before the first."""
         num_events = self._live.wait_change(-1, 0.0) if self._live is not None else 0
         for event in islice(self._events, num_events - self._num_events):
+            if event["type"] == "summing":
+                self._read = {name: event[name] for name in ("done", "of", "left_s")}
             if event["type"] == "prefilled":
                 self._read = {name: event[name] for name in ("done_tokens", "tokens")}
         self._num_events = num_events

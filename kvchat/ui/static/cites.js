@@ -55,6 +55,12 @@
     return one.asked ? K.say("ui.source.nothing", { name: one.name }) : "";
   };
 
+  // A long document is summed up part by part before the reply begins.
+  K.summingProgress = ({ done = 0, of = 1, left_s: left }) => {
+    const words = K.say("ui.summing", { part: Math.min(done + 1, of), parts: of });
+    return left ? `${words} · ${K.say("ui.summing.left", { s: Math.max(1, Math.round(left)) })}` : words;
+  };
+
   // A mark inside a reply opens the page that its sentence is confirmed by.
   document.addEventListener("click", (event) => {
     const mark = event.target.closest?.(".kv-ref");

@@ -34,6 +34,7 @@
   const progressOf = () => {
     if (!K.online) return "";
     const { status, done_tokens: done, tokens } = K.notes.live;
+    if (status === "summing") return K.summingProgress(K.notes.live);
     if (status === "prefill" && tokens) return K.say("ui.live.prefill.tokens", { done, of: tokens });
     const rate = status === "decode" && pace.rate ? K.say("ui.figures.rate", { rate: K.number(pace.rate, 1) }) : "";
     return [K.say(`ui.live.${status}`), rate].filter(Boolean).join(" · ");

@@ -27,7 +27,7 @@ def test_the_korean_screen_is_korean(looking: Looking) -> None:
     expect(page.locator(".kv-notices")).to_contain_text("채팅 양식")
     ask(page, "필터 청소는 얼마나 자주 해?")
     seen = [page.locator("#kv-app").inner_text()]
-    for tab in ("documents", "turns", "ledger", "settings"):
+    for tab in ("documents", "turns", "ledger", "models", "whatif", "settings"):
         page.evaluate(f"kvchat.panel.open('{tab}')")
         page.wait_for_timeout(250)
         seen.append(page.locator(f"#kv-body-{tab}").inner_text())
@@ -93,7 +93,7 @@ def test_nothing_hangs_over_the_edge(looking: Looking, width: int, height: int) 
     expect(page.locator(".kv-last-what")).to_contain_text("블록 14개")
     wide = page.evaluate(
         """[...document.querySelectorAll('#kv-app *')].filter((one) => one.checkVisibility() &&
-        !one.closest('pre, table, .katex, .kv-tabs, #kv-side') &&
+        !one.closest('pre, table, .katex, .kv-tabs, .kv-legend, #kv-side') &&
         one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.className)"""
     )
     assert wide == []
@@ -152,7 +152,7 @@ def test_every_text_stands_out_from_what_is_behind_it(looking: Looking, theme: s
     drop(page, "manual.pdf", PDF)
     for question in ("markup", "What is it?", "count to 9"):
         ask(page, question)
-    for tab in ("documents", "turns", "ledger", "settings"):
+    for tab in ("documents", "turns", "ledger", "models", "whatif", "settings"):
         page.evaluate(f"kvchat.panel.open('{tab}')")
         page.wait_for_timeout(300)
         assert page.evaluate(PALE) == []

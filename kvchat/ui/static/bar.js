@@ -77,6 +77,7 @@
   K.roomSaid = (frame) => {
     const left = K.capacity(frame)?.left;
     if (left === undefined) return "";
+    if (left <= 0) return K.say("ui.bar.room.none");
     const said = K.say("ui.bar.room", { tokens: left });
     const hangul = K.lang === "ko" && frame.hangul_per_token ? roughly(left * frame.hangul_per_token) : 0;
     return hangul ? `${said} ${K.say("ui.bar.hangul", { chars: hangul })}` : said;

@@ -24,7 +24,7 @@
   K.perSecond = (bytes) => {
     const unit = bytes >= 2 ** 30 ? [2 ** 30, "GiB"] : [2 ** 20, "MiB"];
     const count = bytes / unit[0];
-    return K.say("ui.per_second", { size: `${K.number(count, count < 10 ? 2 : count < 100 ? 1 : 0)} ${unit[1]}` });
+    return K.say("ui.per_second", { size: `${K.number(count, count < 10 ? 2 : count < 100 ? 1 : 0)}\u00a0${unit[1]}` });
   };
   K.hatch = (id) =>
     K.svg("defs", {}, K.svg("pattern", { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, K.svg("rect", { width: 2.4, height: 6, class: "kv-hatch" })));

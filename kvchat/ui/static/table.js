@@ -64,7 +64,7 @@
     return [
       [span ? K.number(span.tokens ?? 0) : dash],
       [bytes ? K.size(bytes) : dash],
-      [formats.join(" + ") || dash, tier],
+      [formats.join("\n") || dash, tier],
       [made ? K.number(made.reused_tokens) : dash, made ? K.say("ui.column.of", { of: made.prompt_tokens }) : ""],
       [rate(perSecond(made)), read > 0 ? K.say("ui.column.read", { tokens: read }) : ""],
       [rate(made?.decode_tokens_per_s), made?.decode_bytes_per_s ? K.perSecond(made.decode_bytes_per_s) : turn && K.isLive(turn) ? K.say("ui.column.live") : ""],

@@ -91,7 +91,11 @@
     if (costs.size > 200) costs.delete(costs.keys().next().value);
     queue = queue.then(async () => {
       const found = await K.call("undo_cost", { chat: K.chat, entry: entry.number });
-      if (found.error) return; // said when it is pressed
+      if (found.error) {
+        // why, is said in full when it is pressed
+        if (found.error.code === "undo_no_room") costs.set(key, { text: K.say("ui.undo.no_room") });
+        return K.drawUndo();
+      }
       const s = found.s === null || found.s === undefined ? "" : `, ${K.say("ui.about", { s: K.seconds(found.s) })}`;
       costs.set(key, { text: found.tokens ? K.say("ui.figures.tokens", { tokens: found.tokens }) + s : K.say("ui.undo.nothing_read") });
       K.drawUndo();

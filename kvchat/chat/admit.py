@@ -10,14 +10,15 @@ import datetime
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.outline import NOTHING_KNOWN, Outline, Sizes
 from kvchat.chat.rendering import Rendering
 from kvchat.chat.template import ChatMessage, Prompt
 from kvchat.errors import OutOfMemory
 from kvchat.planner.costs import Costs
-from kvchat.planner.measures import Measure, Summarize, TruncateTurns
+from kvchat.planner.ledger import entry
+from kvchat.planner.measures import Evict, Measure, Offload, Requantize, Summarize, TruncateTurns
 from kvchat.planner.plan import Need, Plan, Snapshot, TurnTokens, plan_admission
 from kvchat.settings import Settings
 from kvchat.store.records import PinnedPages
@@ -190,3 +191,31 @@ def _pins_too_large(outline: Outline, told: Told, short: OutOfMemory) -> OutOfMe
     return OutOfMemory(
         "pinned_turns_too_large", **facts, turns=", ".join(str(one.turn) for one in turns)
     )
+
+
+def admission_entries(admitted: Admitted) -> list[dict[str, Any]]:
+    """The ledger entries of what made a prompt fit; the turns left out are named. What is done
+    about old text the engine says once it is done.
+    """
+    rows = []
+    for measure in admitted.measures:
+        if isinstance(measure, (Requantize, Offload, Evict)):
+            continue
+        about: dict[str, Any] = {}
+        if isinstance(measure, (TruncateTurns, Summarize)):
+            about = {
+                "turns": measure.turns,
+                "lost_tokens": measure.tokens,
+                "undo": measure.undo,
+            }
+        rows.append(
+            entry(
+                measure.code,
+                measure.arguments,
+                "prompt_too_long",
+                measure.frees_bytes,
+                None,
+                **about,
+            )
+        )
+    return rows

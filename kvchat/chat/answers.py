@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kvchat.chat.admit import Told
 from kvchat.chat.answer import ENDED, LiveAnswer
 from kvchat.chat.api_chats import begin, chats_to_go_on_with, go_on, title_of
+from kvchat.chat.asking import Admit, Asking, Keeper, as_told
 from kvchat.chat.at_own_risk import at_own_risk
 from kvchat.chat.attached import attached
 from kvchat.chat.bring import Brought, asking_of, bring
@@ -28,7 +29,7 @@ from kvchat.chat.shelf import Shelf
 from kvchat.chat.summarizer import KeptSummaries, PassingSummaries, Summarizer
 from kvchat.chat.summing import SummingUp
 from kvchat.chat.told import told_of_branch, told_of_messages
-from kvchat.chat.turn import Admit, Asking, Keeper, Stopped, as_told, end_stopped, fail, make_answer
+from kvchat.chat.turn import Stopped, end_stopped, fail, make_answer
 from kvchat.engine.events import Priority
 from kvchat.engine.worker import Worker
 from kvchat.errors import KVChatError, RequestError

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvchat.chat.admit import Admitted, Told, admit
-from kvchat.chat.turn import Admit
+from kvchat.chat.asking import Admit
 from kvchat.errors import OutOfMemory
 from kvchat.planner.plan import Snapshot
 from kvchat.settings import Settings

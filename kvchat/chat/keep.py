@@ -7,13 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import count
 from typing import Any
 
-from kvchat.chat.admit import Admitted
+from kvchat.chat.admit import Admitted, admission_entries
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.asked_back import came_back
 from kvchat.chat.citing import Cite
 from kvchat.chat.marks import Marks, held_better, marks, marks_of
 from kvchat.chat.sources import pages_brought
-from kvchat.chat.turn import admission_entries
 from kvchat.errors import KVChatError
 from kvchat.planner.growing import Growing
 from kvchat.planner.ledger import entry, pages

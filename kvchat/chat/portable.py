@@ -15,9 +15,9 @@ from dataclasses import MISSING, asdict, fields
 from datetime import datetime
 from typing import Any, NoReturn, cast, get_args
 
+from kvchat.chat.figures import RATES
 from kvchat.chat.reasoning import reasoned
 from kvchat.chat.rows import Exchange
-from kvchat.chat.turn import RATES
 from kvchat.engine.events import Figures
 from kvchat.errors import RequestError
 from kvchat.memory.formats import FORMATS

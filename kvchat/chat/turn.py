@@ -8,13 +8,15 @@ The same for a chat on the screen and for a request over /v1; they differ in wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from kvchat.chat.admit import Admitted, Told, admit
+from kvchat.chat.admit import Told
 from kvchat.chat.answer import LiveAnswer
+from kvchat.chat.asking import Asking, Keeper, request_of
+from kvchat.chat.figures import figures_row
 from kvchat.engine.events import (
     Done,
     Event,
@@ -23,51 +25,15 @@ from kvchat.engine.events import (
     FinishReason,
     Framed,
     Prefilled,
-    Priority,
     Request,
-    Sampling,
     Token,
     Took,
 )
 from kvchat.engine.worker import Worker
 from kvchat.errors import KVChatError
-from kvchat.planner.ledger import entry
-from kvchat.planner.measures import Evict, Offload, Requantize, Summarize, TruncateTurns
-from kvchat.settings import Settings
 
 if TYPE_CHECKING:
     from kvchat.engine.engine import Engine
-
-
-class Keeper(Protocol):
-    """What becomes of an answer beyond the moment."""
-
-    def admitted(self, admitted: Admitted) -> Sequence[dict[str, Any]]:
-        """Writes down what was done to make it fit; returns the ledger entries that are news."""
-        ...
-
-    def grow(self, text: str, ids: Sequence[int]) -> None: ...
-
-    def ended(self, text: str, ids: Sequence[int], reason: str, figures: dict[str, Any]) -> None:
-        """The reply is complete, stopped or failed."""
-        ...
-
-    def failed(self, error: KVChatError) -> None:
-        """Why `ended` is about to be told that the reply failed."""
-        ...
-
-    def took(self, taken: dict[str, Any]) -> dict[str, Any]:
-        """Writes a ledger entry down; returns it as listeners see it."""
-        ...
-
-
-# What a reply's figures say beside what was counted.
-RATES = (
-    "decode_tokens_per_s",
-    "decode_bytes_per_s",
-    "prefill_tokens_per_s",
-    "prefill_flops_per_s",
-)
 
 # Prompts with fewer turns each time, where memory ran out before the first token.
 MOST_TRIES = 4
@@ -75,29 +41,6 @@ MOST_TRIES = 4
 
 class Stopped(Exception):
     """The answer was told to end before anything was computed for it."""
-
-
-Admit = Callable[[Told, "Engine", Settings], Admitted]
-
-
-def as_told(told: Told, engine: Engine, settings: Settings) -> Admitted:
-    """What does not fit is left out without a trace in the prompt."""
-    return admit(told, engine.loaded, settings, engine.last_snapshot, engine.costs)
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """What an answer needs besides the words: settings of this moment, and who is first.
-
-    `dress` makes of what was measured the frame that listeners see. `admit`: how a prompt is made
-    to fit.
-    """
-
-    settings: Settings
-    stop: tuple[str, ...] = ()
-    priority: Priority = Priority.PERSON
-    dress: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    admit: Admit = as_told
 
 
 def make_answer(
@@ -113,7 +56,7 @@ def make_answer(
     try:
         for _ in range(MOST_TRIES):
             admitted = asking.admit(told, engine, asking.settings)
-            request = _request(live, asking, admitted, engine.loaded.stop)
+            request = request_of(live, asking, admitted, engine.loaded.stop)
             if asked is not None and request.prompt_ids == asked.prompt_ids:
                 break
             for taken in keeper.admitted(admitted):
@@ -129,34 +72,6 @@ def make_answer(
             keeper.failed(error)
             keeper.ended(live.text, (), "failed", {})
         fail(live, error)
-
-
-def _request(
-    live: LiveAnswer, asking: Asking, admitted: Admitted, template_stop: tuple[str, ...]
-) -> Request:
-    settings = asking.settings
-    return Request(
-        prompt_ids=admitted.prompt.token_ids,
-        spans=admitted.prompt.spans,
-        max_new_tokens=admitted.plan.reply_tokens,
-        prefill_chunk=admitted.plan.prefill_chunk,
-        sampling=Sampling(
-            settings.temperature,
-            settings.top_k,
-            settings.top_p,
-            settings.min_p,
-            settings.repetition_penalty,
-            settings.seed,
-        ),
-        stop=(*asking.stop, *template_stop),
-        priority=asking.priority,
-        cancel=live.cancel,
-        chat=live.chat,
-        old=admitted.old,
-        pages=admitted.prompt.pages,
-        restore=admitted.restore,
-        begun=admitted.prompt.begun,
-    )
 
 
 def _follow(
@@ -213,36 +128,3 @@ def _finish(live: LiveAnswer, text: str, figures: dict[str, Any], reason: Finish
 def fail(live: LiveAnswer, error: KVChatError) -> None:
     live.error, live.finish_reason = error.alone(), "failed"
     live.add({"type": "failed", **error.row()}, "failed")
-
-
-def figures_row(figures: Figures) -> dict[str, Any]:
-    rates = {name: getattr(figures, name) for name in RATES}
-    return asdict(figures) | rates
-
-
-def admission_entries(admitted: Admitted) -> list[dict[str, Any]]:
-    """The ledger entries of what made a prompt fit; the turns left out are named. What is done
-    about old text the engine says once it is done.
-    """
-    rows = []
-    for measure in admitted.measures:
-        if isinstance(measure, (Requantize, Offload, Evict)):
-            continue
-        about: dict[str, Any] = {}
-        if isinstance(measure, (TruncateTurns, Summarize)):
-            about = {
-                "turns": measure.turns,
-                "lost_tokens": measure.tokens,
-                "undo": measure.undo,
-            }
-        rows.append(
-            entry(
-                measure.code,
-                measure.arguments,
-                "prompt_too_long",
-                measure.frees_bytes,
-                None,
-                **about,
-            )
-        )
-    return rows

@@ -177,7 +177,7 @@ def said(known: Known) -> dict[str, Any]:
 
 
 TestPerson = Person.TestCase
-TestPerson.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestPerson.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
 
 
 @pytest.fixture

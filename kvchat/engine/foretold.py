@@ -2,8 +2,9 @@
 
     tokens = Costs.largest_tokens(allowed, *Costs.when_short(chunk, ladder, host))
 
-which is how the frame's `capacity_tokens` comes about (engine/measuring.py), so that what is foretold is
-what is shown once it holds. Arithmetic on values that were measured; any thread may ask.
+which is how the frame's `capacity_tokens` comes about (engine/measuring.py), so that what is
+foretold is what is shown once it holds. Arithmetic on values that were measured; any thread may
+ask.
 """
 
 from dataclasses import dataclass, replace

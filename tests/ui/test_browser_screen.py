@@ -8,7 +8,6 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from kvchat.errors import ModelError, OutOfMemory
-from kvchat.settings import SCHEMA
 from tests.ui.conftest import Looking, answered, ask, drop
 from tests.ui.replies import PDF
 
@@ -244,66 +243,6 @@ def test_markdown_code_tables_formulas_and_money(looking: Looking) -> None:
     assert "It costs $5 or $10." in text.inner_text()
     text.get_by_role("button", name="Copy").click()
     assert page.evaluate("navigator.clipboard.readText()").startswith("def share(bits")
-
-
-def test_every_setting_shows_and_is_applied(looking: Looking) -> None:
-    page = looking.page
-    page.keyboard.press("Control+.")
-    expect(page.locator(".kv-field[data-name]")).to_have_count(len(SCHEMA))
-    apply = page.get_by_role("button", name="Apply")
-    expect(apply).to_be_disabled()
-    page.fill("#kv-set-temperature", "9")
-    page.fill("#kv-set-memory_budget", "6 GB")
-    apply.click()
-    for name in ("temperature", "memory_budget"):
-        expect(page.locator(f"[data-name={name}] .kv-mistake")).to_be_visible()
-    assert looking.talks.applied == []
-    page.fill("#kv-set-temperature", "0.3")
-    page.fill("#kv-set-memory_budget", "6 GiB")
-    page.locator("[data-name=document_mode]").get_by_role("radio", name="Passages").click()
-    page.locator("[data-name=ladder] li").first.get_by_role("button", name="Move down").click()
-    page.locator("[data-name=list_api_chats] input").check()
-    apply.click()
-    expect(page.locator(".kv-said")).to_contain_text("It holds from the next answer on")
-    settings = looking.talks.settings
-    assert (settings.temperature, settings.memory_budget) == (0.3, 6 * 2**30)
-    assert (settings.document_mode, settings.list_api_chats) == ("passages", True)
-    assert settings.ladder[:2] == ("shrink_chunk", "drop_idle")
-    page.fill("#kv-set-layer_formats", "0=int8")
-    apply.click()
-    expect(page.locator(".kv-said")).to_contain_text(
-        "After a restart of kvchat: Lowest KV format of layers"
-    )
-
-
-def test_formats_say_what_they_cost_and_a_failed_one_cannot_be_chosen(looking: Looking) -> None:
-    """Measured, not measured, failed; and open again for who allows it."""
-    page = looking.page
-    page.keyboard.press("Control+.")
-    note = page.locator("#kv-set-seal_format-note")
-    expect(note).to_have_text("Nothing is lost.")
-    page.select_option("#kv-set-seal_format", "int8")
-    expect(note).to_have_text("Measured on this model: KL 0.0000, the same word in 99.6 %.")
-    page.select_option("#kv-set-seal_format", "int4")
-    expect(note).to_contain_text("Not measured on this model: run `python app.py bench fidelity`")
-    failed = page.locator("#kv-set-seal_format option[value=int2]")
-    expect(failed).to_be_disabled()
-    expect(failed).to_have_text("int2 (failed on this model)")
-    expect(failed).to_have_attribute("title", re.compile(r"^Failed on this model.*KL 0\.1550"))
-    page.locator("[data-name=allow_unproven] input").check()
-    page.get_by_role("button", name="Apply").click()
-    expect(page.locator(".kv-said")).to_contain_text("It holds from the next answer on")
-    expect(failed).to_be_enabled()
-
-
-def test_a_preset_fills_the_form_in(looking: Looking) -> None:
-    page = looking.page
-    page.keyboard.press("Control+.")
-    page.select_option("#kv-preset", "cpu")
-    expect(page.locator("#kv-set-prefill_chunk")).to_have_value("256")
-    assert looking.talks.applied == []
-    page.get_by_role("button", name="Undo changes").click()
-    expect(page.locator("#kv-set-prefill_chunk")).to_have_value("512")
 
 
 def test_chats_are_renamed_searched_and_deleted(looking: Looking) -> None:

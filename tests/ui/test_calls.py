@@ -121,10 +121,13 @@ def test_settings_are_applied_all_or_none(talks: StandIn) -> None:
     apply = calls(talks)["apply"]
     assert set(apply({"changes": {"top_k": 3, "temperature": 9}})["mistakes"]) == {"temperature"}
     assert talks.settings.top_k == 0
-    assert apply({"changes": {"top_k": 3}}) == {"reload": [], "redraw": False}
+    assert apply({"changes": {"top_k": 3}}) == {"reload": []}
     assert apply({"changes": {"threads": 2}})["reload"] == []
     assert apply({"changes": {"weights": "int8"}})["reload"] == ["Weights"]
     assert "error" in apply({"changes": {"system_text": "refuse me"}})
+    assert "error" in apply({"changes": {}, "resets": ["nosuch"]})
+    assert apply({"changes": {}, "resets": ["top_k"]}) == {"reload": []}
+    assert talks.settings.top_k == 0
 
 
 @pytest.mark.parametrize("wrong", [{"turn": "1"}, {"turn": 0}, {"turn": True}, {"page": -2}])

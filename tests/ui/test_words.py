@@ -9,12 +9,15 @@ import pytest
 
 from kvchat.chat.answer import ENDED, Status
 from kvchat.engine.events import FinishReason
+from kvchat.engine.foretold import Binding
 from kvchat.engine.worker import Stage as WorkerStage
 from kvchat.errors import DocumentError
 from kvchat.models.progress import Stage as LoadStage
 from kvchat.planner.ledger import Undo
 from kvchat.planner.measures import Measure
 from kvchat.settings import SCHEMA, presets
+from kvchat.settings_schema import Applies
+from kvchat.settings_sources import Source
 from kvchat.store.records import Mode
 from kvchat.ui.static_files import SCRIPTS, STYLES, head
 from kvchat.ui.words import problem, sentence, words
@@ -53,7 +56,7 @@ ENDINGS: dict[str, set[str]] = {
     "ui.mode.{}": {*get_args(Mode)},
     "ui.sample.{}": {"1", "2", "3"},
     "ui.chats.{}": {"today", "week", "older"},
-    "ui.tab.{}": {"documents", "turns", "ledger", "settings"},
+    "ui.tab.{}": {"documents", "turns", "ledger", "models", "whatif", "settings"},
     "ui.column.{}": COLUMNS,
     "ui.column.{}.help": COLUMNS,
     "ui.bar.{}": {
@@ -63,6 +66,14 @@ ENDINGS: dict[str, set[str]] = {
     },
     "ui.group.{}": {entry.group for entry in SCHEMA.values()},
     "ui.preset.{}": {*presets()},
+    "ui.preset.{}.about": {*presets()},
+    "ui.source.{}": {*get_args(Source), "going"},
+    "ui.effect.{}": {one.replace(" ", "_") for one in get_args(Applies)},
+    "ui.item.{}": {"weights", "kv_device", "workspace", "activations", "total"},
+    "ui.outlook.limit.{}": {*get_args(Binding)},
+    "ui.formats.{}": {"key", "value"},
+    "ui.models.korean.{}": {"yes", "no", "unknown"},
+    "ui.whatif.column.{}": {"pair", "token", "kv", "fits", "most"},
     "ui.verdict.{}": {"passed", "passed_by", "failed", "waiting", "measuring", "unknown"},
 }  # fmt: skip
 PLAIN = {"ui.unit.{}", "ui.choice.{}.{}"}  # fall back to what the settings file would say

@@ -88,6 +88,8 @@ def decide(
     for one in documents:
         tokens = shelf.num_tokens(one.document, there.left_of(one))
         mode, reason = _mode_now(there, one, tokens + taken, settings, room)
+        if not shelf.is_complete(one.document) and not there.is_pinned(one):
+            mode, reason = "passages", None  # more text is to come: nothing is decided yet
         taken += tokens if mode == "whole" else 0
         found.append(Decided(one, mode, reason, tokens))
     return found

@@ -48,6 +48,7 @@
     const found = await K.call("models");
     if (turn !== newest) return;
     if (!found.models) return tell(found.error);
+    if (found.refused?.message === found.why?.message) found.why = null; // said once
     drawRuns(found);
     tell(found.refused);
     const local = found.models.filter((one) => one.ref !== null);

@@ -5,6 +5,10 @@
   const WAIT_MS = 60; // after the last movement; the way to Python and back takes about as long
   const ITEMS = ["weights", "kv_device", "workspace", "activations"];
 
+  K.effect = (time) => {
+    const name = time.replace(" ", "_");
+    return K.say(`ui.effect.${name}`);
+  };
   K.outlook = (changed) => {
     const most = K.el("strong", { class: "kv-outlook-most" });
     const gain = K.el("span", { class: "kv-gain" });
@@ -81,7 +85,7 @@
       const times = Object.values(found);
       const parts = ["now", "next answer", "new chat", "reload"].filter((one) => times.includes(one)).map((one) => {
         const count = times.filter((time) => time === one).length;
-        const words = K.say(`ui.effect.${one.replace(" ", "_")}`);
+        const words = K.effect(one);
         return times.length > count ? `${words} (${count})` : words;
       });
       return K.say("ui.settings.changed", { count: times.length, when: parts.join(" · ") });

@@ -225,7 +225,7 @@
     }
     if (answer.error) return tell(`${answer.error.message} ${answer.error.remedy}`, true);
     await load(true);
-    const parts = ["now", "next answer", "new chat"].filter((one) => effects.has(one)).map((one) => K.say(`ui.effect.${one.replace(" ", "_")}`));
+    const parts = ["now", "next answer", "new chat"].filter((one) => effects.has(one)).map(K.effect);
     if (answer.reload.length) parts.push(K.say("ui.effect.reload"));
     tell(K.say("ui.settings.done", { when: parts.join(", ") }));
   };

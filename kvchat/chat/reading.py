@@ -6,9 +6,10 @@ Told of by `Reading`, which fills while the work goes on. Knows no chat and no q
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -94,16 +95,21 @@ class Readings:
         path_of: Callable[[str], Path],
         changed: Callable[[str], None],
         lock: threading.RLock,
-        tesseract: Tesseract | None,
+        find: Callable[[], Tesseract | None],
     ) -> None:
         self._store, self._path_of, self._changed, self._lock = store, path_of, changed, lock
-        self.tesseract = tesseract
+        self._find = find
         self._by_sha: dict[str, Reading] = {}
         self._passwords: dict[str, str] = {}
         """Only in memory: after a restart the pictures of a locked file want its password again."""
         size = len(reader.reading.children)
         self._readers = ThreadPoolExecutor(size, thread_name_prefix="kvchat-reading")
         self._recognisers = ThreadPoolExecutor(1, thread_name_prefix="kvchat-recognising")
+
+    @cached_property
+    def tesseract(self) -> Tesseract | None:
+        """Looked for where it is first wanted: that starts a program."""
+        return self._find()
 
     def close(self) -> None:
         for reading in self._by_sha.values():
@@ -204,50 +210,52 @@ class Readings:
 
     def _recognise_rest(self, sha: str, reading: Reading, document: ReadDocument) -> None:
         """Begins to recognise the pages that have no text to use and were not tried before."""
-        if document.kind != "pdf" or self.tesseract is None:
-            return
         pages = [
             page
             for page in document.pages
             if page.verdict in ("scan", "unreadable") and not page.facts.tried
         ]
-        reading.num_to_recognise = len(pages)
-        if pages:
-            reading.recognising = self._recognisers.submit(
-                self._recognise, sha, reading, pages, self.tesseract
-            )
-        elif not any(page.has_text for page in document.pages):
-            reading.error = DocumentError(
-                "document_no_letters", name=reading.name, pages=len(document.pages)
-            )
+        if document.kind == "pdf" and pages:
+            submit = self._recognisers.submit
+            reading.recognising = submit(self._recognise, sha, reading, pages)
+        else:
+            self._say_if_no_text(sha, reading)
 
-    def _recognise(
-        self, sha: str, reading: Reading, pages: Iterable[Page], tesseract: Tesseract
-    ) -> None:
-        for page in pages:
+    def _recognise(self, sha: str, reading: Reading, pages: Sequence[Page]) -> None:
+        tesseract = self.tesseract
+        if tesseract is not None:
+            reading.num_to_recognise = len(pages)
+            for page in pages:
+                if not self._recognise_page(sha, reading, page, tesseract):
+                    break
+        self._say_if_no_text(sha, reading)
+
+    def _recognise_page(self, sha: str, reading: Reading, page: Page, tesseract: Tesseract) -> bool:
+        """Whether to go on: not for a document that was let go, or is locked again."""
+        found = None
+        try:
+            password = self._passwords.get(sha)
+            found = tesseract.read(reader.page_scan(self._path_of(sha), page.number, password))
+        except DocumentError as error:
+            if error.code == "document_picture_locked":
+                return False
+        with self._lock:
             if reading.cancel.is_set():
-                return
-            try:
-                png = reader.page_scan(
-                    self._path_of(sha), page.number, password=self._passwords.get(sha)
-                )
-                found = tesseract.read(png)
-            except DocumentError:
-                found = None
-            with self._lock:
-                if reading.cancel.is_set():
-                    return
+                return False
+            if found is None or not found.text:
                 tried = replace(page, facts=replace(page.facts, tried=True))
-                if found is None or not found.text:
-                    self._store.replace_page(sha, stored_page(tried), ())
-                else:
-                    facts = PageFacts(confidence=found.confidence, over_picture=True)
-                    known = replace(page, text=found.text, verdict="ocr", facts=facts)
-                    self._store.replace_page(sha, stored_page(known), found.words)
-                self._changed(sha)
-            reading.num_recognised += 1
+                self._store.replace_page(sha, stored_page(tried), ())
+            else:
+                facts = PageFacts(confidence=found.confidence, over_picture=True)
+                known = replace(page, text=found.text, verdict="ocr", facts=facts)
+                self._store.replace_page(sha, stored_page(known), found.words)
+            self._changed(sha)
+        reading.num_recognised += 1
+        return True
+
+    def _say_if_no_text(self, sha: str, reading: Reading) -> None:
         kept = self._store.document(sha)
-        if kept is not None and not any(page.has_text for page in from_store(kept).pages):
-            reading.error = DocumentError(
-                "document_no_letters", name=reading.name, pages=len(kept.pages)
-            )
+        if kept is None or any(page.has_text for page in from_store(kept).pages):
+            return
+        code = "document_no_letters" if self.tesseract is not None else "document_scan"
+        reading.error = DocumentError(code, name=reading.name, pages=len(kept.pages))

@@ -82,7 +82,7 @@ def page_image(path: Path, page: int, *, width: int = 1000, password: str | None
     return _png(path, asked, password)
 
 
-def page_scan(path: Path, page: int, *, password: str | None = None) -> bytes:
+def page_scan(path: Path, page: int, password: str | None = None) -> bytes:
     """The same in grey and sharp, for text recognition. Raises DocumentError."""
     return _png(path, {"do": "scan", "page": page}, password)
 

@@ -174,6 +174,21 @@ class Settings:
             "글의 처음 토큰은 계산한 그대로 둡니다. 주의가 많이 몰리는 자리입니다.",
         ),
     )
+    newest_tokens: int = _entry(
+        0,
+        kind="int",
+        group="formats",
+        unit="tokens",
+        least=0,
+        most=8192,
+        label=("Newest tokens kept", "최근 토큰 유지"),
+        help=(
+            "At least so many of the newest tokens stay as computed where older ones are stored in "
+            "less. int8 keeps 64 in any case, fewer bits keep 256.",
+            "오래된 토큰을 줄여 저장할 때 적어도 이만큼의 최근 토큰은 계산한 그대로 둡니다. int8은 "
+            "64개, 더 적은 비트는 256개를 언제나 그대로 둡니다.",
+        ),
+    )
     host_quota: int | None = _entry(
         None,
         kind="size",
@@ -410,6 +425,18 @@ class Settings:
         help=(
             "auto: the whole document where it fits, else the passages that suit the question.",
             "auto: 들어가면 문서 전체를, 아니면 질문에 맞는 대목만 읽습니다.",
+        ),
+    )
+    embedding_model: str = _entry(
+        "",
+        kind="text",
+        group="documents",
+        label=("Model for meanings", "뜻을 찾는 모델"),
+        help=(
+            "A folder with a local sentence-embedding model; the search then finds what means the"
+            " same in other words. Empty: words only.",
+            "문장 임베딩 모델이 있는 폴더. 다른 말로 쓰인 같은 뜻도 찾습니다. 비우면 낱말로만"
+            " 찾습니다.",
         ),
     )
     passages: int = _entry(

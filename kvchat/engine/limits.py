@@ -66,7 +66,7 @@ def limits_for(
     seal = _unless_failed(settings.seal_format, against)
     floor = wanted if failure_of(wanted, against) is None else (FP, *lower)[-1]
     # What is sealed so is reused so: else each turn would read the whole chat again.
-    storing = Storing(seal, lower_of(seal, floor), settings.sink_tokens)
+    storing = Storing(seal, lower_of(seal, floor), settings.sink_tokens, settings.newest_tokens)
     return Limits(
         settings.memory_budget,
         headroom,

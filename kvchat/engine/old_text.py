@@ -70,7 +70,8 @@ class OldText:
     def _blocks(self, pair: FormatPair = FP, tier: Tier = "device") -> Iterator[Placed]:
         """Places and blocks, the oldest first, but for the newest that stay as computed."""
         sequence = self._sequence
-        stop = min(sequence.num_cached - pair.hot_tokens, len(sequence.keys) * BLOCK_TOKENS)
+        recent = sequence.storing.recent_tokens(pair)
+        stop = min(sequence.num_cached - recent, len(sequence.keys) * BLOCK_TOKENS)
         for i in whole_blocks(self._request.old, sequence.storing.sink_tokens, stop):
             for table in sequence.tables:
                 block = table[i]

@@ -23,17 +23,26 @@ MOST_HOLED = 16 + MOST_IDLE_TAILS  # texts, and other replies whose newest token
 @dataclass(frozen=True, slots=True)
 class Storing:
     """How texts are stored. `seal`: the formats of new blocks; `floor`: the lowest formats that a
-    text may reuse; the first `sink_tokens` tokens stay as computed (StreamingLLM's sinks).
+    text may reuse; the first `sink_tokens` tokens stay as computed (StreamingLLM's sinks), and at
+    least `newest_tokens` of the newest.
     """
 
     seal: FormatPair = FP
     floor: FormatPair = FP
     sink_tokens: int = 0
+    newest_tokens: int = 0
 
     @property
     def hot_tokens(self) -> int:
         """R: the newest tokens that stay as computed, beside those that fill the next block."""
-        return self.seal.hot_tokens
+        return self.recent_tokens(self.seal)
+
+    def recent_tokens(self, pair: FormatPair) -> int:
+        """The same where older text is stored in `pair`; in whole blocks, 0 where nothing is lost
+        by it.
+        """
+        wanted = -(-self.newest_tokens // BLOCK_TOKENS) * BLOCK_TOKENS
+        return max(pair.hot_tokens, wanted) if pair.hot_tokens else 0
 
     def pair_at(self, depth: int) -> FormatPair:
         """The formats of the block that has so many before it."""

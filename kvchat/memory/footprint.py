@@ -99,7 +99,7 @@ class Holding:
     """How a text is read and kept: the chunk, the formats of its blocks, the dtype, the device.
 
     `sink_tokens`: the first ones, whose blocks stay as computed. `least`: layers by number, and the
-    lowest pair that each is stored in.
+    lowest pair that each is stored in. `newest_tokens`: at least so many stay as computed.
     """
 
     chunk_tokens: int = 512
@@ -109,6 +109,7 @@ class Holding:
     device_type: str = "cuda"
     sink_tokens: int = 0
     least: Mapping[int, FormatPair] = field(default_factory=dict)
+    newest_tokens: int = 0
 
     @property
     def formats(self) -> FormatPair:
@@ -117,7 +118,13 @@ class Holding:
     @property
     def hot_tokens(self) -> int:
         """The newest tokens, kept as computed: 64 + R."""
-        return BLOCK_TOKENS + self.formats.hot_tokens
+        return BLOCK_TOKENS + self.recent_tokens
+
+    @property
+    def recent_tokens(self) -> int:
+        """R: what the formats ask for, or more; 0 where nothing is lost by them."""
+        least, wanted = self.formats.hot_tokens, -(-self.newest_tokens // BLOCK_TOKENS)
+        return max(least, wanted * BLOCK_TOKENS) if least else 0
 
     def token_bytes(self, layer: LayerSpec, number: int) -> int:
         """One token of one layer, the model's `number`-th, as its blocks store it."""
@@ -170,7 +177,7 @@ def footprint_of(
     workspace      the hot window and the chunk in flight, of every paged layer, as computed
     """
     chunk = min(holding.chunk_tokens, max(1, num_tokens))
-    paged, sealed = _paged_alike(spec.layers), num_tokens - holding.formats.hot_tokens
+    paged, sealed = _paged_alike(spec.layers), num_tokens - holding.recent_tokens
     in_blocks = sum(
         count * holding.block_bytes(layer, number, blocks_held(layer, sealed, chunk))
         for layer, numbers in paged

@@ -61,6 +61,7 @@ def look(
         torch.device(room.device).type,
         settings.sink_tokens,
         layer_pairs(settings.layer_formats, len(planned.spec.layers)),
+        settings.newest_tokens,
     )
     return Outlook(
         planned,

@@ -174,7 +174,7 @@ class Costs:
 
     def relieved(self, num_tokens: int, prefill_chunk: int, relief: Relief) -> Footprint:
         """The same of a text that is old but for its first tokens and the newest."""
-        recent = relief.pair.hot_tokens if relief.pair is not None else 0
+        recent = self.storing.recent_tokens(relief.pair) if relief.pair is not None else 0
         kept = ceil((self.storing.sink_tokens + recent + NEWEST_TOKENS) / BLOCK_TOKENS)
         sealed = max(0, num_tokens - self.storing.hot_tokens) // BLOCK_TOKENS
         return self.footprint(num_tokens, prefill_chunk, 0, relief, max(0, sealed - kept))

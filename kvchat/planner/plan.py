@@ -181,8 +181,8 @@ class _Trial:
         """Where old text ends about which something can be done when room is wanted most: before
         the last chunk is read. That chunk is there then, and the reply, which counts, is not.
         """
-        need = self.need
-        recent = self.relief.pair.hot_tokens if self.relief.pair is not None else 0
+        need, pair = self.need, self.relief.pair
+        recent = self.costs.storing.recent_tokens(pair) if pair is not None else 0
         return need.prompt_tokens - recent - max(0, self.chunk - need.least_reply)
 
     def footprint(self, num_tokens: int) -> Footprint:

@@ -117,9 +117,9 @@ def test_plan_and_the_planner_hold_the_same_text(name: str) -> None:
     allowed = spec.weight_bytes + 2**31
     for key, value in (("fp", "fp"), ("int8", "int8"), ("int6", "int4"), ("int4", "int2")):
         pair = FormatPair(FORMATS[key], FORMATS[value])
-        storing = Storing(pair, pair, 64)
+        storing = Storing(pair, pair, 64, 700)
         planned = replace(costs, storing=storing)
-        holding = Holding(512, key, value, 2, "cuda", 64)
+        holding = Holding(512, key, value, 2, "cuda", 64, newest_tokens=700)
         assert planned.largest_tokens(allowed, 512) == largest_context(spec, allowed, holding)
 
 
@@ -179,3 +179,20 @@ def test_while_no_model_runs_it_is_said_that_nothing_can_be_foretold(start: Star
     found = consequences(talks, {"memory_budget": "2 MiB"}, "ko")
     assert found["problem"]["message"]
     assert found["effects"] == {"memory_budget": "now"}
+
+
+@pytest.mark.parametrize("newest", [0, 100, 640])
+def test_so_many_of_the_newest_tokens_stay_as_computed(start: Start, newest: int) -> None:
+    """And what is foretold of it is what is there."""
+    talks = start(seal_format="int8", newest_tokens=newest, sink_tokens=0, max_new_tokens=4)
+    chat = talks.new_chat()
+    talks.ask(chat, "many words " * 110).wait_ended(60)
+    engine = talks.loading.engine
+    assert engine is not None
+    (span,) = talks.frame(chat)["turns"]
+    token_bytes = talks.held.foretell(talks.held.with_changes({"seal_format": "fp"})).token_bytes
+    kept = span["formats"]["fp/fp"] / token_bytes
+    least = max(64, -(-newest // 64) * 64)
+    assert least <= kept < least + 128, span
+    assert span["formats"]["int8/int8"] > 0
+    assert engine.limits.storing.hot_tokens == least

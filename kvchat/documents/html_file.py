@@ -39,10 +39,12 @@ def html_text(raw: bytes) -> HtmlText:
     from lxml import etree, html
 
     parser = html.HTMLParser(
-        encoding=_encoding(raw), no_network=True, remove_comments=True, remove_pis=True
+        encoding="utf-8", no_network=True, remove_comments=True, remove_pis=True
     )
+    # Python knows more encodings than the parser does.
+    text = raw.decode(_encoding(raw), "replace").encode("utf-8", "replace")
     try:
-        root = html.document_fromstring(raw, parser=parser)
+        root = html.document_fromstring(text, parser=parser)
     except (etree.ParserError, etree.XMLSyntaxError, ValueError, AssertionError):
         raise Refused("damaged") from None
     found = HtmlText()

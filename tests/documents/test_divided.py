@@ -145,6 +145,13 @@ def test_html_says_its_encoding_and_is_believed_where_that_is_known(tmp_path, ch
     assert read(file(tmp_path, "a.htm", raw), "a.htm").pages[0].text == "한국어 본문입니다"
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "cp949", "shift_jis"])
+def test_html_that_says_no_encoding_is_read_too(tmp_path, encoding):
+    words = "日本の東京都です" if encoding == "shift_jis" else "말하지 않은 한국어 본문"
+    raw = f"<!DOCTYPE html><html><body><p>{words}</p></body></html>".encode(encoding)
+    assert read(file(tmp_path, "a.html", raw), "a.html").pages[0].text == words
+
+
 def test_html_as_deep_as_you_like_does_no_harm(tmp_path):
     deep = "<html><body><p>before</p>" + "<div>" * 20_000 + "the bottom" + "</div>" * 20_000
     document = read(file(tmp_path, "a.html", deep), "a.html")

@@ -4,6 +4,8 @@ thought about, kept through a restart. In both languages.
 
 import json
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -375,3 +377,40 @@ def test_drafts_stay_with_their_chats(looking: Looking) -> None:
     expect(page.locator("#kv-input")).to_have_value("of the first")
     page.keyboard.press("Control+Shift+O")
     expect(page.locator("#kv-input")).to_have_value("of the new one")
+
+
+def test_the_list_over_a_narrow_window_takes_the_focus_and_gives_it_back(looking: Looking) -> None:
+    page = looking.open()
+    ask(page, "count to 3")
+    page.set_viewport_size({"width": 390, "height": 844})
+    menu = page.locator(".kv-only-narrow")
+    menu.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".kv-new")).to_be_focused()
+    expect(menu).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("Shift+Tab")
+    expect(page.locator(".kv-chat-tools button").last).to_be_focused()  # it goes around
+    page.keyboard.press("Tab")
+    expect(page.locator(".kv-new")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(menu).to_be_focused()
+    expect(menu).to_have_attribute("aria-expanded", "false")
+    page.keyboard.press("Control+K")
+    expect(page.locator(".kv-search")).to_be_focused()
+
+
+def test_only_what_is_there_is_saved(tiny: Tiny) -> None:
+    chat = tiny.said("q", "r", title="t")
+    for query in (
+        f"chat={chat}&as=exe",
+        "chat=nothing&as=json",
+        "as=json",
+        f"chat={chat}&as=md&lang=x",
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{tiny.url}/api/export?{query}", timeout=30)
+        assert refused.value.code == 404
+    with urllib.request.urlopen(f"{tiny.url}/api/export?chat={chat}&as=json", timeout=30) as found:
+        assert found.headers["content-disposition"] == "attachment; filename*=UTF-8''t.json"
+        assert found.headers["x-content-type-options"] == "nosniff"
+    tiny.talks.delete(chat)

@@ -55,6 +55,7 @@ ENDINGS: dict[str, set[str]] = {
     "ui.ledger.tier.{}": {"device", "host", "disk"},
     "ui.mode.{}": {*get_args(Mode)},
     "ui.sample.{}": {"1", "2", "3"},
+    "ui.sample.english.{}": {"1", "2", "3"},
     "ui.chats.{}": {"today", "week", "older"},
     "ui.tab.{}": {"documents", "turns", "ledger", "models", "whatif", "settings"},
     "ui.column.{}": COLUMNS,

@@ -30,6 +30,7 @@ class ChatCalls:
 
     def status(self, sent: Any) -> dict[str, Any]:
         found = dict(self._conversations.status())
+        found["english_only"] = "notice.english_only" in found["notices"]
         said = [one for one in found["notices"] if one not in _FOR_OTHERS[self._lang]]
         words = [sentence(one, self._lang, proposal=_proposal()) for one in said]
         rows = found["attention"]

@@ -7,6 +7,7 @@
     ["Esc", "ui.keys.stop"],
     ["↑", "ui.keys.edit_last"],
     ["Ctrl Shift O", "ui.keys.new"],
+    ["Ctrl K", "ui.keys.search"],
     ["Ctrl Shift C", "ui.keys.copy_last"],
     ["Ctrl .", "ui.keys.settings"],
     ["Ctrl /", "ui.keys.list"],
@@ -25,7 +26,7 @@
     if (document.querySelector("dialog[open]")) return; // it closes itself
     if (K.endEdit()) return;
     if (K.notes.live) K.stop();
-    else if (document.body.classList.contains("kv-side-open")) document.body.classList.remove("kv-side-open");
+    else if (document.body.classList.contains("kv-side-open")) K.showSide(false);
     else if (K.panel.isOpen() && matchMedia("(max-width: 1099px)").matches) K.panel.close();
   };
   addEventListener("keydown", (event) => {
@@ -36,6 +37,7 @@
     if (key === "escape" && !ctrl) act = escape;
     else if (ctrl && event.shiftKey && key === "o") act = K.newChat;
     else if (ctrl && event.shiftKey && key === "c") act = K.copyLast;
+    else if (ctrl && !event.shiftKey && key === "k") act = K.focusSearch;
     else if (ctrl && !event.shiftKey && (key === "." || key === ",")) act = () => K.panel.toggle("settings");
     else if (ctrl && key === "/") act = list;
     if (!act) return;
@@ -45,5 +47,23 @@
   document.addEventListener("click", (event) => {
     if (!document.body.classList.contains("kv-side-open")) return;
     if (!event.target.closest("#kv-side, .kv-only-narrow")) document.body.classList.remove("kv-side-open");
+  });
+  // The list of chats lies over a narrow window: it takes the focus, and gives it back.
+  K.showSide = (open) => {
+    document.body.classList.toggle("kv-side-open", open);
+    const menu = document.querySelector(".kv-only-narrow");
+    menu?.setAttribute("aria-expanded", String(open));
+    if (open) setTimeout(() => document.querySelector(".kv-new")?.focus(), 0);
+    else if (menu?.checkVisibility()) menu.focus();
+  };
+  // Past its last and its first control the focus goes around, for what lies behind cannot be seen.
+  document.addEventListener("keydown", (event) => {
+    const side = document.getElementById("kv-side");
+    if (event.key !== "Tab" || !document.body.classList.contains("kv-side-open") || !side?.contains(document.activeElement)) return;
+    const all = [...side.querySelectorAll("button, a, input")].filter((one) => one.checkVisibility());
+    const next = event.shiftKey ? all[0] : all.at(-1);
+    if (document.activeElement !== next || !matchMedia("(max-width: 799px)").matches) return;
+    event.preventDefault();
+    (event.shiftKey ? all.at(-1) : all[0]).focus();
   });
 })();

@@ -22,7 +22,7 @@
     language.href = `/${other}/`;
     box.append(
       K.el("header", { class: "kv-top" },
-        K.button("ui.chats", "menu", () => document.body.classList.toggle("kv-side-open"), { class: "kv-ghost kv-only-narrow" }),
+        K.button("ui.chats", "menu", () => K.showSide(!document.body.classList.contains("kv-side-open")), { class: "kv-ghost kv-only-narrow", "aria-expanded": "false" }),
         K.el("span", { class: "kv-brand", text: "kvchat" }),
         name,
         pill,

@@ -4,8 +4,14 @@
   K.welcome = () => {
     const model = K.el("div", { class: "kv-welcome-model" }, K.el("p", { text: K.say("ui.welcome.loading") }), K.loadProgress());
     const notices = K.el("div", { class: "kv-notices" });
-    const samples = [1, 2, 3].map((n) =>
-      K.el("button", { type: "button", class: "kv-sample", on: { click: () => K.fillIn(K.say(`ui.sample.${n}`)) } }, K.el("span", { text: K.say(`ui.sample.${n}`) })));
+    // What is proposed has to work with the model that runs: one that knows English only is asked so.
+    const words = (n) => K.say(K.status?.english_only ? `ui.sample.english.${n}` : `ui.sample.${n}`);
+    const samples = [1, 2, 3].map((n) => K.el("button", { type: "button", class: "kv-sample", on: { click: () => K.fillIn(words(n)) } }, K.el("span")));
+    const fill = () => samples.forEach((one, at) => {
+      K.put(one.firstChild, words(at + 1));
+      one.lang = K.status?.english_only ? "en" : K.lang;
+    });
+    fill();
     const drop = K.el("button", { type: "button", class: "kv-sample kv-sample-file", on: { click: () => K.chooseFiles() } }, K.icon("file"), K.el("span", { text: K.say("ui.welcome.drop") }));
     const box = K.el("section", { class: "kv-welcome", hidden: true },
       K.el("h1", { text: K.say("ui.welcome") }), K.el("p", { class: "kv-welcome-lead", text: K.say("ui.welcome.lead") }),
@@ -33,7 +39,10 @@
       draw();
     });
     K.on("frame", draw);
-    K.on("status", draw);
+    K.on("status", () => {
+      fill();
+      draw();
+    });
     return box;
   };
 })();

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 SLOT_S, KEPT_S = 2.0, 1800.0
+CLOCK_SET_S = 60.0  # a frame is never so late: the computer's clock was set back
 COLUMNS = ("at_s", "other", "weights", "runtime", "activations", "kv", "free")
 Point = tuple[float, int, int, int, int, int, int]
 
@@ -39,6 +40,9 @@ class Timeline:
         point = point_of(frame)
         with self._lock:
             last = self._points[-1] if self._points else None
+            if last is not None and point[0] < last[0] - CLOCK_SET_S:
+                self._points.clear()
+                last = None
             if last is None or self._slot(point) > self._slot(last):
                 self._points.append(point)
             elif self._slot(point) == self._slot(last) and point[-1] < last[-1]:

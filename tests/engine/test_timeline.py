@@ -31,7 +31,14 @@ def test_a_slot_keeps_its_scarcest_reading() -> None:
     assert len(COLUMNS) == 7
 
 
-@given(st.lists(st.tuples(st.floats(0, 1e4), st.integers(0, 99)), max_size=200))
+def test_a_clock_that_is_set_back_does_not_stop_it() -> None:
+    line = Timeline(2.0, 60.0)
+    for at_s in (5_000.0, 4_999.0, 1_400.0, 1_402.0):  # late, then an hour back
+        line.add(frame(at_s, 9))
+    assert [one[0] for one in line.points()] == [1_400.0, 1_402.0]
+
+
+@given(st.lists(st.tuples(st.floats(0, 50), st.integers(0, 99)), max_size=200))
 def test_whatever_comes_it_is_bounded_and_in_order(readings: list[tuple[float, int]]) -> None:
     line = Timeline(2.0, 40.0)
     for at_s, free in readings:

@@ -134,8 +134,11 @@
     if (!box?.isConnected) stand();
     if (!box) return;
     const card = K.notes.live && !outcome ? null : CARDS.map((make) => make()).find((one) => one && !closed.has(`${K.chat}/${one.key}`));
-    const key = card ? JSON.stringify([K.chat, card.key, card.text, card.buttons.map((one) => one && [one.code, one.facts]), acted === card.key && outcome]) : "";
-    if (box.kvKey === key) return;
+    const key = card ? JSON.stringify([K.chat, card.key, card.buttons.map((one) => one && [one.code, one.facts]), acted === card.key && outcome]) : "";
+    if (box.kvKey === key) {
+      if (card && acted !== card.key) K.put(box.querySelector(".kv-card-text"), card.text); // no button is drawn anew
+      return;
+    }
     box.kvKey = key;
     K.show(box, Boolean(card));
     box.replaceChildren(...(card ? inside(card) : []));
@@ -152,7 +155,7 @@
       K.icon("note"),
       K.el("div", {},
         K.el("strong", { text: K.say(card.title, card.facts) }),
-        K.el("span", { text: done || card.text }),
+        K.el("span", { class: "kv-card-text", text: done || card.text }),
         K.el("div", { class: "kv-card-buttons" }, card.undo !== undefined ? K.undoPlace(card.undo) : null, ...buttons)),
       K.button("ui.close", "close", close, { class: "kv-tool" }),
     ];

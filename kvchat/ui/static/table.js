@@ -3,6 +3,8 @@
 // what its memory did (timeline.js).
 (() => {
   const K = window.kvchat;
+  const MOST_TURNS = 150;
+  const PAUSE_MS = 180;
   const COLUMNS = ["turn", "tokens", "bytes", "format", "reused", "reading", "rate"];
   let figures = new Map(); // turn -> what the server knows of it, also of those not drawn
   let parts = null;
@@ -25,14 +27,26 @@
       K.el("caption", { class: "kv-unseen-text", text: K.say("ui.turns.caption") }),
       K.el("thead", {}, K.el("tr", {}, ...COLUMNS.map((name) => K.el("th", { scope: "col", text: K.say(`ui.column.${name}`), title: K.say(`ui.column.${name}.help`) })))),
       rows);
-    parts = { rows, table, empty: K.el("p", { class: "kv-hint", text: K.say("ui.turns.none") }) };
-    body.append(parts.empty, K.chart(), K.el("div", { class: "kv-table-wrap", tabindex: "0", role: "region", "aria-label": K.say("ui.turns.caption") }, table), K.speed(), K.timeline());
+    parts = { rows, table, empty: K.el("p", { class: "kv-hint", text: K.say("ui.turns.none") }), more: K.el("p", { class: "kv-hint", hidden: true }) };
+    body.append(parts.empty, K.chart(), K.el("div", { class: "kv-table-wrap", tabindex: "0", role: "region", "aria-label": K.say("ui.turns.caption") }, table), parts.more, K.speed(), K.timeline());
     for (const name of ["frame", "notes"]) K.on(name, draw);
     K.panel.onShow("turns", ask);
   });
+  // Not with every frame: a long chat has many rows.
+  let later = 0;
   const draw = () => {
-    if (!parts || !K.panel.isOpen("turns")) return;
-    const wanted = K.cacheRows();
+    if (!parts || later || !K.panel.isOpen("turns")) return;
+    later = setTimeout(() => {
+      later = 0;
+    }, PAUSE_MS);
+    drawNow();
+  };
+  const drawNow = () => {
+    const all = K.cacheRows();
+    const turns = all.filter((one) => one.turn).slice(-MOST_TURNS);
+    const wanted = [...all.filter((one) => !one.turn), ...turns];
+    K.put(parts.more, K.say("ui.turns.newest", { turns: MOST_TURNS }));
+    K.show(parts.more, all.length > wanted.length);
     K.show(parts.empty, wanted.length === 0);
     K.show(parts.table, wanted.length > 0);
     while (parts.rows.children.length > wanted.length) parts.rows.lastChild.remove();
@@ -100,7 +114,7 @@
   // Figures do not move with the frames: they are asked for when the tab is opened, and when a turn ends.
   let asking = 0;
   const ask = async () => {
-    draw();
+    if (parts && K.panel.isOpen("turns")) drawNow();
     if (!K.chat || !K.panel.isOpen("turns")) return;
     const mine = ++asking;
     const chat = K.chat;
@@ -108,7 +122,7 @@
     if (mine !== asking || chat !== K.chat || !found.turns) return;
     figures = new Map(found.turns.map(({ name: hash, ...rest }) => [rest.turn, { ...rest, hash }]));
     K.emit("figures", figures);
-    draw();
+    drawNow();
   };
   K.turnFigures = () => figures;
   K.on("chat", () => {

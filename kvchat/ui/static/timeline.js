@@ -9,6 +9,7 @@
   const SHOWN_S = 1800;
   const BINS = 200;
   const SLOT_S = 2;
+  const CLOCK_SET_S = 60;
   const STACK = ["other", "weights", "runtime", "activations", "kv"];
   let points = []; // {at_s, other, weights, runtime, activations, kv, free}
   let entries = [];
@@ -31,7 +32,8 @@
       if (point.free < last.free) points[points.length - 1] = point;
       return;
     }
-    if (last && point.at_s < last.at_s) return;
+    if (last && point.at_s < last.at_s - CLOCK_SET_S) points = []; // the clock was set back
+    else if (last && point.at_s < last.at_s) return;
     points.push(point);
     while (points.length && points[0].at_s < point.at_s - SHOWN_S) points.shift();
     draw();

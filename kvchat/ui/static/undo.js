@@ -84,13 +84,16 @@
   const place = (entry) => `${K.chat}/${entry.number}/${K.notes.turns.length + K.notes.earlier}`;
   const known = (entry) => (entry ? costs.get(place(entry)) : undefined);
   let queue = Promise.resolve();
+  let waiting = 0; // a few at a time; the rest when those are known
   const ask = (entry) => {
-    if (K.notes.live || !K.online) return;
+    if (K.notes.live || !K.online || waiting > 3) return;
+    waiting += 1;
     const key = place(entry);
     costs.set(key, { text: "" });
     if (costs.size > 200) costs.delete(costs.keys().next().value);
     queue = queue.then(async () => {
       const found = await K.call("undo_cost", { chat: K.chat, entry: entry.number });
+      waiting -= 1;
       if (found.error) {
         // why, is said in full when it is pressed
         if (found.error.code === "undo_no_room") costs.set(key, { text: K.say("ui.undo.no_room") });

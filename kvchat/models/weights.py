@@ -6,6 +6,7 @@ tokenizer.
 """
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from kvchat.models.folder import ModelFolder, examine
 from kvchat.models.progress import Report, silent
 
 META = torch.device("meta")
+# The library sets torch's default dtype and device while it loads, for all threads: a model that is
+# only counted beside one that is loaded would be in the other's.
+_ONE_AT_A_TIME = threading.Lock()
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
@@ -65,16 +69,17 @@ def build(
     logging.set_verbosity_error()  # its report of missing weights is said by our error
     stored = _stored_tensors(folder, device, report)
     report.begin("weights", sum(one.nbytes for one in stored.values()))
-    loaded: Any = folder.model_class.from_pretrained(
-        None,
-        config=folder.config,
-        state_dict=stored,
-        dtype=dtype,
-        device_map={"": device},
-        attn_implementation=hf_seam.NAME,
-        quantization_config=QuantoConfig(weights="int8") if weights == "int8" else None,
-        output_loading_info=True,
-    )
+    with _ONE_AT_A_TIME:
+        loaded: Any = folder.model_class.from_pretrained(
+            None,
+            config=folder.config,
+            state_dict=stored,
+            dtype=dtype,
+            device_map={"": device},
+            attn_implementation=hf_seam.NAME,
+            quantization_config=QuantoConfig(weights="int8") if weights == "int8" else None,
+            output_loading_info=True,
+        )
     model: PreTrainedModel = loaded[0]
     names = sorted(loaded[1]["missing_keys"])
     if names:

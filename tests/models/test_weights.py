@@ -1,5 +1,6 @@
 """Foretold bytes = the bytes that torch holds, for every kind, dtype and way of holding weights."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,15 @@ def test_every_stored_byte_is_told_once(folder: Path) -> None:
     assert done[-1] == told[-1].total_bytes
     file = folder / "model.safetensors"
     assert 0 < file.stat().st_size - told[-1].total_bytes < 20_000  # its header
+
+
+def test_models_are_counted_right_by_many_threads_at_once(tmp_path: Path) -> None:
+    """The library has one default dtype for all threads while it loads."""
+    folder = tiny_folder("llama", tmp_path / "tiny")
+    ways = [
+        (dtype, kind) for dtype in (torch.float32, torch.bfloat16) for kind in ("as-is", "int8")
+    ]
+    alone = {way: predicted_weight_bytes(folder, *way) for way in ways}
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda way: predicted_weight_bytes(folder, *way), ways * 6))
+    assert found == [alone[way] for way in ways * 6]

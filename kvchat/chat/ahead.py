@@ -76,11 +76,17 @@ class AheadOfQuestions:
 
     def _looked(self, chat: str) -> None:
         try:
-            for one in self._store.chat_documents(chat):
-                self._shelf.wait(one.document, one.name, self._closing)
+            read = [
+                one.document
+                for one in self._store.chat_documents(chat)
+                if self._shelf.wait(one.document, one.name, self._closing) is not None
+            ]
             engine = self._engine()
             if engine is None or engine.ahead is None or self._closing.is_set():
                 return
+            if self._shelf.meanings is not None:
+                for document in read:
+                    self._shelf.meanings.want(document, self._shelf.passages(document))
             ids = self._shared_ids(chat, engine)
             if ids and not self._is_busy(chat):
                 engine.ahead.want(chat, ids)

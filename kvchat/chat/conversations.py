@@ -25,6 +25,7 @@ from kvchat.chat.known import KnownChats
 from kvchat.chat.library import Library
 from kvchat.chat.listing import Listing
 from kvchat.chat.loading import Loading
+from kvchat.chat.meanings import Meanings
 from kvchat.chat.pinning import Pinning
 from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
 from kvchat.chat.shelf import Shelf
@@ -56,6 +57,7 @@ class Conversations:
     def __init__(self, settings: Settings, data_dir: Path, sources: Sources | None = None) -> None:
         self._store = Store(data_dir)
         self._shelf = Shelf(self._store, data_dir / "documents")
+        self._shelf.meanings = Meanings(data_dir / "vectors", lambda: self.settings.embedding_model)
         self._kv_folder = KVFolder(data_dir / KV_FOLDER)
         self.held = HeldSettings(settings, sources, data_dir, lambda: self.loading.engine)
         self._saved = self.held.saved

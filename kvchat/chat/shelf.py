@@ -20,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from kvchat.chat.meanings import Meanings
 from kvchat.chat.reading import Reading, Readings, from_store
 from kvchat.documents import reader
 from kvchat.documents.clean import clean_name
@@ -68,6 +69,7 @@ class Shelf:
         self._read = lru_cache(maxsize=16)(self._from_store)
         self._split = lru_cache(maxsize=16)(self._passages)
         self._index = lru_cache(maxsize=8)(self._made_index)
+        self.meanings: Meanings | None = None
         for part in folder.glob("*.part"):
             part.unlink()
 
@@ -228,8 +230,8 @@ class Shelf:
         assert self._count is not None
         return split(without(self.document(sha), left), self._count)
 
-    def passages(self, sha: str) -> tuple[Passage, ...]:
-        return self._split(sha)
+    def passages(self, sha: str, left: Pages | None = None) -> tuple[Passage, ...]:
+        return self._split(sha, left or frozenset())
 
     def picture(self, sha: str, page: int) -> bytes:
         """One page as PNG. Raises DocumentError."""
@@ -308,6 +310,8 @@ class Shelf:
             for sha in gone:
                 self._readings.forget(sha)
                 self._remove_file(sha)
+                if self.meanings is not None:
+                    self.meanings.forget(sha)
         self._read.cache_clear()
         self._split.cache_clear()
         self._index.cache_clear()

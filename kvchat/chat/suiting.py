@@ -90,6 +90,10 @@ def suiting(
         if is_choice:
             query = without_documents(query, names)
         scored = index.search(query.text, most_passages, query.context)
+        if shelf.meanings is not None and asks_something(asking.question):
+            cut = [shelf.passages(one.document, left.get(one.document)) for one in documents]
+            said = f"{query.context} {query.text}".strip()
+            scored = shelf.meanings.fused(scored, said, cut, most_passages)
         _take(found, [one.passage for one in scored], shelf, room_tokens)
     is_empty = not (found.pages or found.passages or found.missed or found.to_sum)
     if is_empty and (named or asks_something(asking.question)):

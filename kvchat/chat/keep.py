@@ -12,6 +12,7 @@ from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.asked_back import came_back
 from kvchat.chat.citing import Cite
 from kvchat.chat.marks import Marks, held_better, marks, marks_of
+from kvchat.chat.reasoning import masked
 from kvchat.chat.sources import pages_brought
 from kvchat.errors import KVChatError
 from kvchat.planner.growing import Growing
@@ -118,7 +119,7 @@ class KeepInChat:
         self._store.write_draft(self._chat, text, ids)
 
     def ended(self, text: str, ids: Sequence[int], reason: str, figures: dict[str, Any]) -> None:
-        citations = self._cite(text, self._left_out)
+        citations = self._cite(masked(text), self._left_out)  # a thought confirms nothing
         for citation in citations:
             if citation["support"] == "matched":
                 self._live.add(citation)

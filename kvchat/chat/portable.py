@@ -26,8 +26,9 @@ from kvchat.store.whole import WholeChat
 from kvchat.wording import Language, say
 
 FORMAT = 1
-LARGEST_BYTES = 64 * 1024**2
+LARGEST_BYTES = 32 * 1024**2
 _MOST_MESSAGES = 100_000
+_CITED = ("type", "document", "name", "page", "label", "text", "support", "quote", "at")
 _ENDS = ("stop", "length", "cancelled", "failed", "interrupted")
 _SHA = re.compile(r"[0-9a-f]{64}")
 _YEAR_9999_S = 253_370_764_800
@@ -248,7 +249,10 @@ def _citation(row: Mapping[str, Any]) -> dict[str, Any]:
         _text(row["label"])
     if _count(row["page"]) < 1 or row["support"] not in ("given", "matched"):
         raise ValueError
-    return _dict(row)
+    _text(row.get("quote", ""))
+    for place in _list(row.get("at", [])):
+        _count(place)
+    return {name: row[name] for name in _CITED if name in row}
 
 
 def _refuse_unreached(messages: Any, tips: Sequence[Message]) -> None:

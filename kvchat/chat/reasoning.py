@@ -68,6 +68,14 @@ def without_reasoning(reply: str) -> str:
     return reasoned(reply).answer
 
 
+def masked(reply: str) -> str:
+    """The reply with blanks in the place of its reasoning: what stands in the answer is where it
+    was.
+    """
+    answer = without_reasoning(reply)
+    return answer.rjust(len(reply))
+
+
 def _without_part(text: str, tag: str) -> str:
     """Without a beginning of the tag at its end."""
     for length in range(min(len(tag) - 1, len(text)), 0, -1):

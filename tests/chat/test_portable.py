@@ -112,6 +112,9 @@ BROKEN = [
                                 "text": ""}]),
     with_made(stop_reason="<b>"), with_made(sampled_ids=[-1]), with_made(sampled_ids=[2**32]),
     with_made(figures=[]), with_made(citations=[{"document": "x"}]), with_made(model=None),
+    *(with_made(citations=[{"document": "f" * 64, "name": "n", "page": 1, "label": None, "text": "",
+                            "support": "matched"} | more])
+      for more in ({"at": "x"}, {"at": [-1]}, {"at": ["x"]}, {"quote": 3}, {"page": True})),
     with_made(citations=[{"document": "f" * 64, "name": "n", "page": 0, "label": None, "text": "",
                           "support": "matched"}]),
 ]  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 
 from kvchat.chat.attached import attached
 from kvchat.chat.conversations import Conversations
-from kvchat.chat.reasoning import TAGS, Reasoned, reasoned, without_reasoning
+from kvchat.chat.reasoning import TAGS, Reasoned, masked, reasoned, without_reasoning
 from kvchat.chat.told import told_of_branch
 
 Start = Callable[..., Conversations]
@@ -97,3 +97,12 @@ def test_the_next_question_reads_only_the_last_reply_anew(start: Start) -> None:
 
 def test_without_reasoning() -> None:
     assert without_reasoning("<think>x</think>y") == "y"
+
+
+def test_a_masked_reply_has_its_answer_where_it_was() -> None:
+    for reply in ("<think>so</think>\n\nYes, 5.", "Yes, 5.", "so\n</think>\nYes, 5."):
+        found = masked(reply)
+        assert len(found) == len(reply)
+        assert found.index("Yes") == reply.index("Yes")
+        assert found.strip() == "Yes, 5."
+    assert masked("<think>never ends").strip() == ""

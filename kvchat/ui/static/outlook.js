@@ -106,7 +106,7 @@
       const waits = formats.pairs?.includes(row.pair);
       if (waits && formats.stage !== "given_up") {
         const share = formats.of ? Math.round((100 * formats.done) / formats.of) : 0;
-        line.append(K.el("span", { class: "kv-cost-done", text: K.say("ui.measure.done", { share }) }), press("ui.measure.cancel", { cancel: true, pair: row.pair }));
+        line.append(K.el("span", { class: "kv-cost-done", text: formats.stage === "measuring" ? K.say("ui.measure.done", { share }) : K.say("ui.measure.waits") }), press("ui.measure.cancel", { cancel: true, pair: row.pair }));
       } else if (!row.known) line.append(press("ui.measure", { pair: row.pair }));
       return line;
     };

@@ -93,7 +93,7 @@
       return send();
     }
     K.put(said, found.error ? `${found.error.message} ${found.error.remedy}` : "");
-    if (!found.error) draw(found);
+    if (found.footprint) draw(found);
   };
 
   const draw = (found) => {
@@ -101,7 +101,7 @@
     const rows = ITEMS.filter((name) => footprint[name]).map((name) => [K.say(`ui.item.${name}`) + (name === "activations" || (name === "weights" && found.weights_from === "config") ? K.say("ui.bar.estimated") : ""), K.size(footprint[name])]);
     const verdict = found.short_by_bytes ? K.say("ui.whatif.short", { size: K.size(found.short_by_bytes), usable: K.size(room.usable_bytes) }) : K.say("ui.whatif.fits", { usable: K.size(room.usable_bytes) });
     out.replaceChildren(
-      K.el("p", { class: "kv-help", text: K.say("ui.whatif.about", { model: found.model, dtype: found.dtype, most: found.max_positions, total: K.size(room.total_bytes), headroom: K.size(room.headroom_bytes) }) }),
+      K.el("p", { class: "kv-help", text: [K.say("ui.whatif.about", { model: found.model, dtype: found.dtype, most: found.max_positions }), room.budget_bytes === null ? K.say("ui.whatif.room", { total: K.size(room.total_bytes), headroom: K.size(room.headroom_bytes) }) : K.say("ui.whatif.room.budget", { budget: K.size(room.budget_bytes) })].join(" ") }),
       K.el("dl", { class: "kv-if-items" }, ...rows.flatMap(([name, size]) => [K.el("dt", { text: name }), K.el("dd", { text: size })]), K.el("dt", { class: "kv-sum", text: K.say("ui.item.total") }), K.el("dd", { class: "kv-sum", text: K.size(footprint.total) })),
       K.el("p", { class: `kv-if-verdict ${found.short_by_bytes ? "kv-short" : "kv-fits"}`, text: verdict }),
       K.el("p", { text: K.say("ui.whatif.most", { tokens: found.largest_context, pair: K.format(found.pair) }) }),

@@ -112,7 +112,7 @@ def notes(document: ReadDocument) -> list[Note]:
     found += _named("document.pages_doubtful", doubtful)
     if document.attachments:
         found.append(("document.attachments", {"names": ", ".join(document.attachments)}))
-    if document.is_divided:
+    if document.is_divided and len(document.pages) > 1:
         found.append(("document.divided", {"parts": len(document.pages)}))
     return found
 

@@ -60,6 +60,8 @@ def test_what_there_is_is_used_and_nothing_is_decided_before_the_rest_is_there(
     document = shelf.wait(sha, "a.pdf")
     assert [page.verdict for page in document.pages] == ["text", "scan"]
     assert not shelf.is_complete(sha)
+    row = shelf.row(sha, "a.pdf")
+    assert (row["num_recognised"], row["num_to_recognise"], row["notes"]) == (0, 1, [])
 
     def decided():
         there = attached(store, chat)

@@ -114,7 +114,7 @@ class _Routes:
 
     async def health(self, _request: Request) -> Response:
         stage = self._conversations.status()["stage"]
-        model = stage if stage in ("loading", "error") else "ready"
+        model = stage if stage in ("loading", "error", "unloaded") else "ready"
         return JSONResponse({"status": "ok", "model": model, "version": __version__})
 
     async def memory(self, request: Request) -> Response:

@@ -45,6 +45,7 @@ class Loading:
         self._held, self.data_dir = held, data_dir
         self._use, self._stop_answers = use, stop_answers
         self._changing = threading.Lock()
+        self._tried: tuple[Sources, ...] = (held.sources,)
         self.engine: Engine | None = None
         self.worker = Worker(self._load(held.sources))
 
@@ -59,6 +60,7 @@ class Loading:
         """`settings`: with what it is loaded, where that is not what the layers say. `keep`: what
         is written down once it is loaded: `model`, and what is that model's own.
         """
+        model = sources.settings().model
 
         def load(progress: Any, cancel: threading.Event) -> Engine:
             # Seconds of imports: the page must not wait.
@@ -66,7 +68,12 @@ class Loading:
 
             held = self._held
             with held.lock:
-                held.sources, held.now = sources, sources.settings()
+                if held.sources not in self._tried:  # somebody changed a setting meanwhile
+                    held.sources = self._wanted({**(keep or {}), "model": model})
+                else:
+                    held.sources = sources
+                held.now = held.sources.settings()
+                self._tried = (held.sources,)
             wanted = settings or held.now
             engine = open_engine(wanted, self.data_dir, progress, cancel)
             with held.lock:  # they may have changed while it was loaded
@@ -108,6 +115,7 @@ class Loading:
             self.refuse(sources.settings())
             before = self._as_it_is()
             self._stop()
+            self._tried = (self._held.sources,)
             self.worker.change(self._load(sources, keep=changes), *before)
 
     def reload(self) -> None:
@@ -119,6 +127,7 @@ class Loading:
             self.refuse(held.now)
             before = self._as_it_is()
             self._stop()
+            self._tried = (held.sources,)
             self.worker.change(self._load(held.sources), *before)
 
     def unload(self) -> None:

@@ -263,3 +263,19 @@ def test_changed_again_and_again_the_last_one_runs(
     assert talks.status()["model"] == "other"
     assert answer(talks, talks.new_chat(), "Hello?") is not None
     assert sum(one.name == "kvchat-worker" for one in threading.enumerate()) == 1
+
+
+def test_a_setting_changed_while_another_model_is_loaded_stays_whichever_runs_then(
+    start: Start, other_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talks = start()
+    held_back(monkeypatch, other_path)
+    talks.loading.change({"model": str(other_path)})
+    while (talks.status()["load"]["of"]) != 9:
+        time.sleep(0.01)
+    talks.apply({"top_k": 9})
+    talks.loading.cancel()
+    settled(talks)
+    assert talks.status()["model"] == "tiny"
+    assert talks.settings.top_k == 9
+    assert talks.settings.model == str(talks.held.running.model)

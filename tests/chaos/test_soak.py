@@ -128,6 +128,7 @@ def test_a_thousand_turns(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("budget", "dtype", "words"), [(700 * MIB, "fp32", 500), (512 * MIB, "bf16", 1500)]
 )

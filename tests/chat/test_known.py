@@ -82,6 +82,24 @@ class Person(RuleBasedStateMachine):
             self.store.append(chat, "user", text)
             self.answered(chat, reply)
 
+    @rule(which=st.integers(0, 1), place=st.integers(0, 9), text=WORDS)
+    def edit_and_go_back(self, which: int, place: int, text: str) -> None:
+        """What is shown is as before, but for its number of versions."""
+        chat, question = self.chats[which], self.one_of(self.chats[which], place)
+        if question is not None:
+            tip = self.store.messages(chat)[-1].hash
+            self.edit(which, place, text, text)
+            self.store.switch(chat, tip)
+
+    @rule(which=st.integers(0, 1), place=st.integers(0, 9))
+    def measure_again(self, which: int, place: int) -> None:
+        replies = [one for one in self.store.messages(self.chats[which]) if one.role != "user"]
+        if replies:
+            self.num += 1
+            name = replies[place % len(replies)].hash
+            made = Generation(name, (), "length", {"prefill_s": self.num}, [], "m", 1.0)
+            self.store.add_generation(self.chats[which], made)
+
     @rule(which=st.integers(0, 1), place=st.integers(0, 9), reply=WORDS)
     def regenerate(self, which: int, place: int, reply: str) -> None:
         chat, question = self.chats[which], self.one_of(self.chats[which], place)
@@ -177,7 +195,61 @@ def said(known: Known) -> dict[str, Any]:
 
 
 TestPerson = Person.TestCase
-TestPerson.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
+TestPerson.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+
+
+def talk(store: Store, num_turns: int) -> str:
+    chat = store.new_chat("", "").id
+    for number in range(num_turns):
+        store.append(chat, "user", f"question {number}")
+        store.append(chat, "assistant", f"reply {number}")
+    return chat
+
+
+def test_another_version_counts_where_the_shown_one_stays(store: Store) -> None:
+    chat, known = talk(store, 3), KnownChats(store)
+    before = store.messages(chat)
+    assert [one.num_siblings for one in known.of(chat).exchanges] == [1, 1, 1]
+    store.fork(chat, before[2].parent)
+    store.append(chat, "user", "another question")
+    store.switch(chat, before[-1].hash)
+    assert [one.num_siblings for one in known.of(chat).exchanges] == [1, 2, 1]
+    store.fork(chat, before[4].hash)
+    store.append(chat, "assistant", "another reply")
+    store.switch(chat, before[-1].hash)
+    assert [one.num_siblings for one in known.of(chat).exchanges] == [1, 2, 2]
+
+
+def test_newer_figures_are_shown(store: Store) -> None:
+    chat, known = talk(store, 2), KnownChats(store)
+    reply = store.messages(chat)[1].hash
+    for seconds in (1.0, 2.0):
+        figures = {"prefill_s": seconds}
+        store.add_generation(chat, Generation(reply, (), "stop", figures, [], "m", 1.0))
+        shown = known.of(chat)
+        assert shown.exchanges[0].figures == figures
+        assert shown.figures(shown.exchanges[0].user_hash)["prefill_s"] == seconds
+
+
+def test_after_a_deletion_everything_is_read_under_its_new_name(
+    store: Store, tmp_path: Path
+) -> None:
+    """What came after is renamed; of the same words said again only now, too."""
+    chat, known = talk(store, 4), KnownChats(store)
+    names = [one.hash for one in store.messages(chat) if one.role == "user"]
+    row = entry("evict", {}, "no_room", 0, None, (names[1], names[3]), undo="read_again")
+    store.add_ledger(chat, **row, question=names[3])
+    assert [one.evicted for one in known.of(chat).exchanges] == [False, True, False, True]
+    store.delete_turn(chat, names[0])
+    assert [one.evicted for one in known.of(chat).exchanges] == [True, False, True]
+    assert not {*names} & {one.user_hash for one in known.of(chat).exchanges}
+    newest = known.of(chat).exchanges[-1].user_hash
+    store.delete_turn(chat, newest)
+    store.append(chat, "user", "question 3")
+    with copied(store, tmp_path / "copy") as other:
+        assert store.messages(chat) == other.messages(chat)
+        assert store.ledger(chat) == other.ledger(chat)
+        assert said(known.of(chat)) == said(KnownChats(other).of(chat))
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given as given_text
+from hypothesis.strategies import text as texts
 
 from kvchat.documents.cite import Citation, best_pages, given, matched
 from kvchat.documents.passages import split
@@ -129,3 +131,38 @@ def test_pages_are_real_ones_of_the_right_document():
     assert pages_matched("Bananas are yellow and grow in warm places.", cited) == [1]
     bananas = matched(cited, "Bananas are yellow and grow in warm places.")[-1]
     assert (bananas.document, bananas.name, bananas.support) == ("b" * 64, "b.pdf", "matched")
+
+
+def test_a_match_says_which_sentence_and_which_lines():
+    cited = citations()
+    answer = "Well. They must be placed in /run. The tax is 4% on gross transportation income. Bye."
+    first, tax = (one for one in matched(cited, answer) if one.support == "matched")
+    assert [answer[:at].split(". ")[-1] for at in first.at] == ["They must be placed in /run."]
+    assert [answer[:at].split(". ")[-1] for at in tax.at] == [
+        "The tax is 4% on gross transportation income."
+    ]
+    assert "placed in /run" in first.quote.replace("\n", " ")
+    assert all(one.quote in one.text for one in (first, tax))
+    assert {(one.quote, one.at) for one in matched(cited, answer) if one.support == "given"} == {
+        ("", ())
+    }
+
+
+def test_a_quote_is_a_few_lines_of_a_long_page():
+    lines = [f"Line {n} says that the sea is deep and wide, as ever." for n in range(40)]
+    lines[23] = "The lamp of the harbour is green,"
+    lines[24] = "and it is lit at 19:40 each evening."
+    page = document("\n".join(lines))
+    cited = given(split(page, count_words, 2000), {page.sha256: "a.pdf"}, {page.sha256: page})
+    (one,) = matched(cited, "The lamp of the harbour is lit at 19:40 each evening.")
+    assert one.support == "matched"
+    assert one.quote == "\n".join(lines[23:25])
+
+
+@given_text(texts(max_size=200), texts(max_size=120))
+def test_places_are_ends_of_sentences_of_the_answer(text, answer):
+    page = document(text or "x")
+    cited = given(split(page, count_words, 50), {page.sha256: "a.pdf"}, {page.sha256: page})
+    for one in matched(cited, answer):
+        assert all(0 < at <= len(answer) and not answer[at - 1].isspace() for at in one.at)
+        assert one.quote in one.text

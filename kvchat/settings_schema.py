@@ -439,18 +439,6 @@ class Settings:
             " 찾습니다.",
         ),
     )
-    embedding_model: str = _entry(
-        "",
-        kind="text",
-        group="documents",
-        label=("Model for meanings", "뜻을 찾는 모델"),
-        help=(
-            "A folder with a local sentence-embedding model; the search then finds what means the"
-            " same in other words. Empty: words only.",
-            "문장 임베딩 모델이 있는 폴더. 다른 말로 쓰인 같은 뜻도 찾습니다. 비우면 낱말로만"
-            " 찾습니다.",
-        ),
-    )
     passages: int = _entry(
         5,
         kind="int",

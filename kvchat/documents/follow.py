@@ -71,7 +71,8 @@ def meant_documents(question: str, names: Sequence[str]) -> list[int]:
 
 _ORDINAL_PHRASE = re.compile(
     r"\b(?:the\s+)?(?:first|second|third|fourth|last|latter|other)\s+(?:one|document|doc|file|pdf)\b"
-    r"|(?:첫|두|세|네|다음|마지막)\s?번?째?\s*(?:문서|파일)?(?:에서는|에는|에서|은|는|도|의|에)?",
+    r"|(?:(?:첫|두|세|네)\s?번째|(?:첫|둘|셋|넷)째|(?:다음|마지막)(?=\s*(?:문서|파일)))"
+    r"\s*(?:문서|파일)?(?:에서는|에는|에서|은|는|도|의|에)?",
     re.IGNORECASE,
 )
 

@@ -76,6 +76,8 @@ def test_the_document_that_a_question_names(question, places):
     [
         (Query("In report.pdf, who lives there?"), "In  , who lives there?"),
         (Query("두 번째 문서에서 위약금은?"), "  위약금은?"),
+        (Query("둘째 문서의 세금과 네트워크는?"), " 세금과 네트워크는?"),
+        (Query("마지막 문서에서 마지막 날은?"), " 마지막 날은?"),
         (Query("In the second one?", "Who lives there?"), "In  ?"),
     ],
 )

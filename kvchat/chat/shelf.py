@@ -62,7 +62,7 @@ class Shelf:
         self._folder = folder
         # Held while a file comes or goes: what one chat adds, another may just be letting go.
         self._lock = threading.RLock()
-        self._readings = Readings(store, self._path, self._changed, self._lock, tesseract())
+        self._readings = Readings(store, self._path, self._changed, self._lock, tesseract)
         self._count: CountTokens | None = None
         self._tokens: dict[tuple[str, Pages], int] = {}
         self._page_tokens: dict[tuple[str, int], int] = {}
@@ -270,7 +270,12 @@ class Shelf:
             document = self.document(sha)
             row["num_pages"] = row["pages_done"] = len(document.pages)
             row["num_tokens"] = self.num_tokens(sha)
-            row["notes"] = [{"code": code, "facts": facts} for code, facts in notes(document)]
+            row["notes"] = [
+                {"code": code, "facts": facts}
+                for code, facts in notes(document)
+                # What is being recognised is told by its progress.
+                if code != "document.pages_without_text" or not reading.num_to_recognise
+            ]
             row["kind"] = document.kind
         return row
 

@@ -209,6 +209,17 @@ def test_pages_of_a_long_file_come_in_their_order_from_several_children(tmp_path
     assert len(children()) == len(reader.reading.children)
 
 
+def test_a_file_of_sixty_megabytes_is_read(two_pages):
+    """Case C38."""
+    padded = two_pages.with_name("padded.pdf")
+    with padded.open("wb") as file:
+        body = two_pages.read_bytes()
+        at = body.index(b"1 0 obj")
+        file.write(body[:at] + (b"%" + b"x" * 1023 + b"\n") * 60_000 + body[at:])
+    assert padded.stat().st_size > 60 * 10**6
+    assert [page.verdict for page in read(padded, "padded.pdf").pages] == ["text", "text"]
+
+
 def test_a_file_that_takes_too_long_is_read_as_far_as_it_got(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "DOCUMENT_S", 0.0)
     monkeypatch.setattr(limits, "PAGE_S", 0.0)

@@ -59,7 +59,7 @@
   const CARDS = [
     () => {
       const note = lastNote();
-      if (note?.problem?.code !== "out_of_memory") return null;
+      if (!note?.problem?.code?.startsWith("out_of_memory")) return null; // whatever made it short
       const { budget } = device();
       return {
         key: `memory/${note.name}`, title: "ui.card.memory", text: note.problem.remedy,

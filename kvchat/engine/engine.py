@@ -185,7 +185,8 @@ class Engine:
         """Which the planner may step down to, and whether more are being measured."""
         offered = [str(pair) for pair in self.limits.lower]
         if self.proving is None:
-            return {"offered": offered, "stage": "done", "pairs": [], "done": 0, "of": 0}
+            nothing: dict[str, Any] = {"pairs": [], "done": 0, "of": 0, "found": 0}
+            return {"offered": offered, "stage": "done"} | nothing
         return {"offered": offered, "stage": self.proving.stage} | self.proving.progress
 
     # --- one reply --------------------------------------------------------------------------------

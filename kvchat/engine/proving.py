@@ -61,7 +61,7 @@ class Proving:
         self._asked: tuple[FormatPair, ...] = ()
         self._reading: _Reading | None = None
         self._one_by_one = False
-        self._num_failures = 0
+        self._num_failures = self._num_found = 0
 
     def ask(self, pair: FormatPair) -> None:
         """A pair that somebody wants to know of, also where it can be concluded from others or is
@@ -75,10 +75,12 @@ class Proving:
 
     @property
     def progress(self) -> dict[str, Any]:
-        """What is being measured or waits for it, and how far it is: steps of all steps."""
+        """What is being measured or waits for it, and how far it is: steps of all steps; `found`:
+        how many were measured since the start.
+        """
         reading, pairs = self._reading, [str(pair) for pair in self._left]
         done, of = (0, 0) if reading is None else (reading.num_done, reading.num_steps)
-        return {"pairs": pairs, "done": done, "of": of}
+        return {"pairs": pairs, "done": done, "of": of, "found": self._num_found}
 
     @property
     def _left(self) -> tuple[FormatPair, ...]:
@@ -158,6 +160,7 @@ class Proving:
         self._one_by_one = False
         release(self._engine.loaded.device)
         self._keep(found)
+        self._num_found += len(found)
         before = self._left
         read_now = {one.pair for one in found}
         self._asked = tuple(one for one in self._asked if str(one) not in read_now)

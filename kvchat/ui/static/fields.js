@@ -121,7 +121,7 @@
   };
   // Keys and values, each in a format: what is known of the two together is said below
   const formats = (field, id, changed) => {
-    const pairs = new Map(field.choices.map((one) => [one.value, one]));
+    let pairs = new Map(field.choices.map((one) => [one.value, one]));
     const names = field.choices.map((one) => one.value).filter((one) => !one.includes("/"));
     const joined = (key, value) => (key === value ? key : `${key}/${value}`);
     const note = K.el("div", { class: "kv-help kv-verdict", id: `${id}-note`, role: "status" });
@@ -153,12 +153,16 @@
       K.put(note, chosen?.note ?? "");
       note.classList.toggle("kv-failed", Boolean(chosen?.closed));
     };
+    const learn = (choices) => {
+      pairs = new Map(choices.map((one) => [one.value, one]));
+      draw();
+    };
     const write = (wanted) => {
       [parts.key, parts.value] = wanted.includes("/") ? wanted.split("/") : [wanted, wanted];
       draw();
     };
     const lines = rows.map(({ part, row }) => K.el("div", { class: "kv-pair-row" }, K.el("span", { text: K.say(`ui.formats.${part}`) }), row));
-    return { element: K.el("div", { id, class: "kv-pair" }, ...lines, note), read: () => joined(parts.key, parts.value), write };
+    return { element: K.el("div", { id, class: "kv-pair" }, ...lines, note), read: () => joined(parts.key, parts.value), write, learn };
   };
   // Arrow keys choose the next one that can be chosen
   const byArrows = (row, buttons, place) =>

@@ -130,7 +130,7 @@
   K.on("frame", (frame) => {
     if (!K.panel.isOpen("settings") || !K.outlook.again) return;
     const state = JSON.stringify(frame.formats);
-    const ended = known && JSON.parse(known).stage === "measuring" && frame.formats?.stage === "done";
+    const ended = known && (JSON.parse(known)?.found ?? 0) !== (frame.formats?.found ?? 0);
     if (ended) K.emit("verdicts");
     const capacity = frame.kv?.capacity_tokens;
     const is_due = performance.now() - last > 1000;

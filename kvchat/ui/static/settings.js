@@ -229,5 +229,10 @@
     if (answer.reload.length) parts.push(K.say("ui.effect.reload"));
     tell(K.say("ui.settings.done", { when: parts.join(", ") }));
   };
-  K.on("verdicts", () => load());
+  // More is known of formats: what was changed here meanwhile stays
+  K.on("verdicts", async () => {
+    if (!touched().size) return load();
+    const answer = await K.call("settings");
+    for (const field of (answer.groups ?? []).flatMap((group) => group.fields)) fields.get(field.name)?.control.learn?.(field.choices);
+  });
 })();

@@ -22,8 +22,11 @@
     });
     K.focusSearch = () => {
       document.body.classList.add("kv-side-open");
-      search.focus();
-      search.select();
+      // once it can be seen
+      setTimeout(() => {
+        search.focus();
+        search.select();
+      }, 0);
     };
     list = K.el("div", { class: "kv-chat-list" });
     said = K.el("p", { class: "kv-only-heard", role: "status" });

@@ -20,7 +20,7 @@ Box = tuple[float, float, float, float]
 """left, bottom, right, top in points, y upwards, as the page is seen."""
 
 _NO_LETTER = re.compile(r"[\W\d_]+")
-_NARROW = "fijlrtI"
+_NARROW, _ENDING = "fijlrtI", ".,;:)!?"
 
 MOST_CHARACTERS = 60_000
 """Pages with more are left as they come: a drawing's labels, or an attack."""
@@ -144,11 +144,11 @@ def _pieces(text: str, boxes: Sequence[Box], size: float) -> tuple[list[Piece], 
             continue
         if line is not None and bottom < line.top and top > line.bottom:
             gap = left - line.right
+            if gap > least_gap and line.stop == at:
+                scale = max(size, min(line.height, top - bottom))
+                if gap > 0.55 * scale and _part_words(text, at, gap / scale):
+                    blanks.append(at)
             if -4 * size <= gap <= 1.5 * size:
-                if gap > least_gap and line.stop == at:
-                    scale = max(size, min(line.height, top - bottom))
-                    if gap > 0.55 * scale and _part_words(text, at, gap / scale):
-                        blanks.append(at)
                 line.grow(at, box)
                 continue
         close()
@@ -166,11 +166,11 @@ def _parted(start: int, stop: int, blanks: Sequence[int]) -> list[Range]:
 def _part_words(text: str, at: int, gap: float) -> bool:
     """Whether a gap before text[at], in heights of a letter, is a blank that was not written.
 
-    Latin letters and digits only, and a wider gap by narrow ones: those stand apart in a typewriter
-    face.
+    Latin letters, digits and signs that end a word only, and a wider gap by narrow ones: those
+    stand apart in a typewriter face.
     """
     pair = text[at - 1 : at + 1]
-    if pair.isascii() and pair.isdigit():
+    if pair.isascii() and (pair.isdigit() or (pair[0] in _ENDING and pair[1].isalpha())):
         return gap > 0.85
     if not (pair.isascii() and pair.isalpha()):
         return False

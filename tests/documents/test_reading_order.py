@@ -95,6 +95,16 @@ def test_a_lost_blank_between_words_is_put_back():
     assert in_reading_order(text, boxes).endswith("voked as")
 
 
+def test_numbers_of_neighbouring_cells_stay_two_numbers():
+    text, boxes = laid_out(
+        (50, 700, "more text of the usual height and length"), (50, 680, "Guam 12")
+    )
+    for number, x in (("3", 120.0), ("0", 160.0)):
+        text += number
+        boxes += [(x, 680, x + 4.5, 687)]
+    assert in_reading_order(text, boxes).endswith("Guam 12 3 0")
+
+
 def test_letters_of_a_typewriter_face_stay_together():
     # i and l are narrow there: 2 points wide in a cell of 6.
     text = "filename boolean install"

@@ -124,9 +124,11 @@ def test_words_broken_at_line_ends_are_whole_again(documents):
     assert "sendmail-compatible" in documents["long-fhs-3.0.pdf"].pages[26].text
 
 
-def test_a_table_keeps_its_rows(documents):
-    text = documents["tab-nics.pdf"].pages[0].text
+@pytest.mark.parametrize("name", ["tab-nics.pdf", "rot-nics-rotated.pdf"])
+def test_a_table_keeps_its_rows(documents, name):
+    text = documents[name].pages[0].text
     assert re.search(r"^Alabama [\d,]+ [\d,]+ [\d,]+", text, re.MULTILINE)
+    assert "\nGuam 0 100 55 12 3 0 0 0 0 1 0" in text  # they add up to 171
 
 
 def test_printed_labels_are_known(documents):

@@ -18,7 +18,7 @@ from kvchat.planner.measures import Measure
 from kvchat.settings import SCHEMA, presets
 from kvchat.settings_schema import Applies
 from kvchat.settings_sources import Source
-from kvchat.store.records import Mode
+from kvchat.store.records import Choice
 from kvchat.ui.static_files import SCRIPTS, STYLES, head
 from kvchat.ui.words import problem, sentence, words
 from kvchat.wording import LANGUAGES, Language, table
@@ -53,7 +53,6 @@ ENDINGS: dict[str, set[str]] = {
     "ui.speed.{}": {"prefill", "decode"},
     "ui.speed.{}.bound": {"prefill", "decode"},
     "ui.ledger.tier.{}": {"device", "host", "disk"},
-    "ui.mode.{}": {*get_args(Mode)},
     "ui.sample.{}": {"1", "2", "3"},
     "ui.sample.english.{}": {"1", "2", "3"},
     "ui.chats.{}": {"today", "week", "older"},
@@ -90,7 +89,7 @@ def test_every_code_that_is_put_together_has_words_for_all_its_endings() -> None
 def test_no_code_of_the_ledger_is_without_words() -> None:
     sources = "\n".join(one.read_text("utf-8") for one in STATIC.parent.parent.rglob("*.py"))
     said = set(re.findall(r"\bentry\(\s*\"(\w+)\"", sources))
-    said |= {f"read_{mode}" for mode in get_args(Mode)}
+    said |= {f"read_{mode}" for mode in get_args(Choice)}
     said |= {one.code for one in get_args(Measure)}
     assert "answer_failed" in said
     assert {code for code in said if f"ledger.{code}" not in table()} == set()

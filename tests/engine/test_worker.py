@@ -5,14 +5,22 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from kvchat.device.fake import FakeProbe
+from kvchat.device.memory import DeviceMemory
 from kvchat.engine.engine import Engine
 from kvchat.engine.events import Done, Event, Failed, Priority, Request, Token
-from kvchat.engine.worker import Worker
+from kvchat.engine.limits import Limits
+from kvchat.engine.worker import Load, Worker
 from kvchat.errors import ModelError
+from kvchat.models.load import load_model
+from kvchat.settings import RUNGS
+from kvchat.units import GIB
 from tests.engine.test_engine import MakeEngine, random_ids, request
+from tests.tiny import tiny_folder
 
 MakeWorker = Callable[..., Worker]
 
@@ -210,3 +218,88 @@ def test_the_cache_is_checked_when_idle_and_faults_are_told_not_fatal(
     assert isinstance(Asked(worker, request(random_ids(30, 7))).ended(), Done)
     assert "cache is not what it should be" in caplog.text
     assert "held by texts" in caplog.text
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Callable[[int], Load]:
+    """Engines of their own: what is let go of cannot be used by other tests any more."""
+
+    def of(seed: int) -> Load:
+        def load(progress: object, cancel: object) -> Engine:
+            folder = tmp_path / str(seed)
+            if not folder.is_dir():
+                tiny_folder("llama", folder, seed=seed)
+            loaded = load_model(str(folder), data_dir=tmp_path)
+            roomy = DeviceMemory("cpu", 64 * GIB, 32 * GIB, 0, 0, 0, 0.0)
+            return Engine(loaded, FakeProbe([roomy]), Limits(None, GIB, RUNGS))
+
+        return load
+
+    return of
+
+
+def test_another_engine_is_loaded_and_answers(
+    make_worker: MakeWorker, own: Callable[[int], Load]
+) -> None:
+    worker = make_worker(own(1))
+    first = worker.wait_ready(60)
+    worker.change(own(7))
+    second = worker.wait_ready(60)
+    assert second is not first
+    assert isinstance(Asked(worker, request(random_ids(30, 3))).ended(), Done)
+
+
+def test_what_cannot_be_loaded_leaves_room_for_what_can(
+    make_worker: MakeWorker, own: Callable[[int], Load]
+) -> None:
+    def fails(progress: object, cancel: object) -> Engine:
+        raise ModelError("model_load_failed", why="no such thing")
+
+    worker = make_worker(own(1))
+    worker.wait_ready(60)
+    worker.change(fails, own(7))
+    worker.wait_ready(60)
+    assert worker.refused is not None
+    assert (worker.refused.code, worker.error) == ("model_load_failed", None)
+    worker.change(fails)
+    with pytest.raises(ModelError, match="no such thing"):
+        worker.wait_ready(60)
+    assert worker.stage == "error"
+    failed = Asked(worker, request(random_ids(30, 3))).ended()
+    assert isinstance(failed, Failed)
+    worker.change()
+    with pytest.raises(ModelError):
+        worker.wait_ready(60)
+    assert worker.stage == "unloaded"
+    worker.change(own(8))
+    worker.wait_ready(60)
+
+
+def test_a_loading_is_called_off_by_another_one_and_by_hand(
+    make_worker: MakeWorker, own: Callable[[int], Load]
+) -> None:
+    begun = threading.Event()
+
+    def slow(progress: object, cancel: threading.Event) -> Engine:
+        begun.set()
+        assert cancel.wait(60)
+        raise ModelError("load_cancelled")
+
+    worker = make_worker(own(1))
+    worker.wait_ready(60)
+    worker.change(slow)
+    assert begun.wait(60)
+    worker.change(own(7))
+    worker.wait_ready(60)
+    assert worker.refused is None, "another one was wanted"
+    begun.clear()
+    worker.change(slow)
+    assert begun.wait(60)
+    worker.cancel_load()
+    with pytest.raises(ModelError, match="called off"):
+        worker.wait_ready(60)
+    assert worker.stage == "unloaded"
+    begun.clear()
+    worker.change(slow)
+    assert begun.wait(60)
+    assert worker.close(), "a loading does not keep the program from ending"

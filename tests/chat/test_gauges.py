@@ -7,14 +7,15 @@ import pytest
 from kvchat.chat.conversations import Conversations
 from kvchat.chat.gauges import hangul_per_token, korean_sample
 from kvchat.errors import StoreError
-from kvchat.settings import resolve
+from kvchat.settings import Settings, changed
 from tests.tiny import tiny_folder, tiny_tokenizer
 
 
 @pytest.fixture
 def talks(tmp_path: Path) -> Conversations:
     folder = tiny_folder("llama", tmp_path / "model")
-    settings = resolve({"model": str(folder), "max_new_tokens": 12, "temperature": 0})
+    made = {"model": str(folder), "max_new_tokens": 12, "temperature": 0.0}
+    settings = changed(Settings(), made)
     return Conversations(settings, tmp_path / "data")
 
 

@@ -23,7 +23,7 @@ from kvchat.chat.gauges import Gauges
 from kvchat.chat.held_settings import HeldSettings
 from kvchat.chat.known import KnownChats
 from kvchat.chat.library import Library
-from kvchat.chat.listing import Listing
+from kvchat.chat.listing import Listing, drop_unlisted
 from kvchat.chat.loading import Loading
 from kvchat.chat.meanings import Meanings
 from kvchat.chat.pinning import Pinning
@@ -61,7 +61,7 @@ class Conversations:
         self._kv_folder = KVFolder(data_dir / KV_FOLDER)
         self.held = HeldSettings(settings, sources, data_dir, lambda: self.loading.engine)
         self._saved = self.held.saved
-        self._drop_unlisted()
+        drop_unlisted(self._store, self._shelf)
         self._known = KnownChats(self._store)
         self.gauges = Gauges(self._known, lambda: self._worker)
         self.loading = Loading(self.held, data_dir, self._use, lambda: self._answers.stop_all())
@@ -80,7 +80,7 @@ class Conversations:
             self._shelf,
             self._frames,
             self._kv_folder.chat_bytes,
-            lambda chat: self.live(chat) is not None,
+            self._answers.refuse_if_busy,
         )
         self.ahead = AheadOfQuestions(
             self._store,
@@ -113,14 +113,6 @@ class Conversations:
         self.gauges.use_tokenizer(engine.loaded.tokenizer)
         engine.proving = Proving(engine, self.held.verdicts, self.held.proven)
         engine.ahead = ReadingAhead(engine)
-
-    def _drop_unlisted(self) -> None:
-        """Chats that were to end with a program that was killed before it could end them."""
-        for row in self._store.chats(unlisted=True):
-            if not row.listed:
-                documents = [one.document for one in self._store.chat_documents(row.id)]
-                self._store.delete(row.id)
-                self._shelf.drop_unused(documents)
 
     def close(self) -> None:
         """Stops every answer, keeps what was written, lets go of the model and the data folder."""
@@ -192,18 +184,8 @@ class Conversations:
         return gone
 
     def show(self, chat: str, message: str) -> int:
-        """Shows a branch that has the message; returns the turn that it belongs to. Raises
-        RequestError where that is another branch than the one that is being answered.
-        """
-        if message not in {one.hash for one in self._store.messages(chat)}:
-            self._answers.refuse_if_busy(chat)
-            self._store.switch(chat, message)
-        turn = 0
-        for one in self._store.messages(chat):
-            turn += one.role == "user"
-            if one.hash == message:
-                break
-        return turn
+        """Shows a branch that has the message; returns its turn. Raises RequestError."""
+        return self.listing.show(chat, message)
 
     def new_chat(self, *, listed: bool = True) -> str:
         return self._store.new_chat("", self.settings.system_text, listed).id

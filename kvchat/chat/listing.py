@@ -14,6 +14,7 @@ from kvchat.chat.frames import Frames
 from kvchat.chat.rows import ChatRow, Hit
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.undo import read_tokens_per_s
+from kvchat.errors import RequestError
 from kvchat.store.records import Chat
 from kvchat.store.search import Found, composed, folded
 from kvchat.store.store import Store
@@ -24,7 +25,9 @@ _MAY_OPEN = ("document_password", "document_encrypted")
 
 
 class Listing:
-    """`disk_bytes` gives what each chat has in files of KV; `is_busy` whether one is answered."""
+    """`disk_bytes` gives what each chat has in files of KV; `refuse_if_busy` raises RequestError
+    for one that is being answered.
+    """
 
     def __init__(
         self,
@@ -32,13 +35,13 @@ class Listing:
         shelf: Shelf,
         frames: Frames,
         disk_bytes: Callable[[], Mapping[str, int]],
-        is_busy: Callable[[str], bool],
+        refuse_if_busy: Callable[[str], None],
     ) -> None:
         self._store = store
         self._shelf = shelf
         self._frames = frames
         self._disk_bytes = disk_bytes
-        self._is_busy = is_busy
+        self._refuse_if_busy = refuse_if_busy
 
     def rows(self, query: str = "") -> list[ChatRow]:
         """Newest first; for a query those that have its words, with the places where they stand."""
@@ -62,6 +65,17 @@ class Listing:
             if not self._is_nothing(one)
         ]
 
+    def show(self, chat: str, message: str) -> int:
+        """Shows a branch that has the message; returns the turn that it belongs to. Raises
+        RequestError where that is another branch than the one that is being answered.
+        """
+        if message not in {one.hash for one in self._store.messages(chat)}:
+            self._refuse_if_busy(chat)
+            self._store.switch(chat, message)
+        there = self._store.messages(chat)
+        until = next(place for place, one in enumerate(there) if one.hash == message)
+        return sum(one.role == "user" for one in there[: until + 1])
+
     def is_nothing(self, chat: str) -> bool:
         """Whether nobody would miss the chat: nothing was said in it, it has no name and no file
         that can be read.
@@ -69,7 +83,11 @@ class Listing:
         return self._is_nothing(self._store.chat(chat))
 
     def _is_nothing(self, chat: Chat) -> bool:
-        if chat.num_turns or chat.title or self._is_busy(chat.id):
+        if chat.num_turns or chat.title:
+            return False
+        try:
+            self._refuse_if_busy(chat.id)
+        except RequestError:
             return False
         return all(
             self._is_bad(one.document, one.name) for one in self._store.chat_documents(chat.id)
@@ -78,6 +96,15 @@ class Listing:
     def _is_bad(self, sha: str, name: str) -> bool:
         problem = self._shelf.reading(sha, name).problem
         return problem is not None and problem.code not in _MAY_OPEN
+
+
+def drop_unlisted(store: Store, shelf: Shelf) -> None:
+    """Chats that were to end with a program that was killed before it could end them."""
+    for row in store.chats(unlisted=True):
+        if not row.listed:
+            documents = [one.document for one in store.chat_documents(row.id)]
+            store.delete(row.id)
+            shelf.drop_unused(documents)
 
 
 def _read_s(figures: Mapping[str, Any] | None, rate: float | None) -> float | None:

@@ -16,7 +16,7 @@ from kvchat.chat.known import FIGURES, Known, KnownChats
 from kvchat.chat.rows import DocumentRow
 from kvchat.device.guarded import GuardedProbe
 from kvchat.device.memory import DeviceMemory, pick_device, probe_for
-from kvchat.engine.worker import Worker, load_row
+from kvchat.engine.worker import Worker
 from kvchat.errors import ModelError
 from kvchat.kvcache.frame import on_device
 from kvchat.store.store import Store
@@ -60,7 +60,7 @@ class Frames:
 
     def load(self) -> dict[str, Any]:
         """How far loading the model is."""
-        return load_row(self._worker)
+        return _load_row(self._worker)
 
     def frame(self, chat: str | None) -> dict[str, Any]:
         """What is in memory now; for None without any chat's turns, as an empty page shows it."""
@@ -174,3 +174,17 @@ def _before_loading() -> dict[str, Any]:
         "chats": {},
     }
     return on_device(frame, device)
+
+
+def _load_row(worker: Worker) -> dict[str, Any]:
+    """How far loading is: stage, bytes of all bytes, seconds."""
+    progress = worker.progress
+    if progress is None:
+        began_s = worker.load_began_s
+        return {"stage": "start", "bytes": 0, "of": 0, "s": time.monotonic() - began_s}
+    return {
+        "stage": progress.stage,
+        "bytes": progress.done_bytes,
+        "of": progress.total_bytes,
+        "s": progress.s,
+    }

@@ -26,8 +26,6 @@ from kvchat.errors import KVChatError, ModelError
 from kvchat.models.progress import LoadProgress
 
 if TYPE_CHECKING:
-    import torch
-
     from kvchat.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
@@ -253,10 +251,14 @@ class Worker:
         self._close(engine)
         if self._closing:
             return
+        from kvchat.device.oom import release  # torch, which takes seconds
+
         device = engine.loaded.device
         engine.give_back()
         del engine
-        _sweep(device)
+        gc.collect()  # models and their caches point at each other
+        release(device)
+        trim()
 
     def _saves(self, engine: Engine) -> bool:
         """Saves a piece between answers; whether there is more to save."""
@@ -392,26 +394,3 @@ class Worker:
     def _refuse(self, job: _Job) -> None:
         if job.request is not None and job.claimed():
             job.events.put(Failed(self._why_not(), "", ()))
-
-
-def _sweep(device: torch.device) -> None:
-    """What nobody holds any more goes back to the device and to the system."""
-    from kvchat.device.oom import release
-
-    gc.collect()  # models and their caches point at each other
-    release(device)
-    trim()
-
-
-def load_row(worker: Worker) -> dict[str, Any]:
-    """How far loading is: stage, bytes of all bytes, seconds."""
-    progress = worker.progress
-    if progress is None:
-        began_s = worker.load_began_s
-        return {"stage": "start", "bytes": 0, "of": 0, "s": time.monotonic() - began_s}
-    return {
-        "stage": progress.stage,
-        "bytes": progress.done_bytes,
-        "of": progress.total_bytes,
-        "s": progress.s,
-    }

@@ -1,5 +1,6 @@
 """A question refused for want of memory is sent all the same, under the guard."""
 
+import time
 from dataclasses import replace
 
 from kvchat.chat.at_own_risk import without_margin
@@ -23,9 +24,14 @@ def short_of_room(talks: Conversations, by_bytes: int) -> None:
     needed = engine.costs.needed_bytes(len(ids) + 200, LEAST_CHUNK)
     now = room.snapshot()
     free = max(0, needed + by_bytes - now.own_bytes)
-    reading = replace(now.device, total=64 * now.device.total, free=free, other_processes=0)
+    reading = replace(
+        now.device, total=64 * now.device.total, free=free, other_processes=0, at_s=1.0
+    )
     room.probe = GuardedProbe(FakeProbe([reading]))
-    room.snapshot()
+    until_s = time.monotonic() + 30
+    while talks.frame()["at_s"] != reading.at_s:  # what was measured before is not the newest
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
 
 
 def test_the_headroom_is_used_when_a_person_says_so(start: Start) -> None:

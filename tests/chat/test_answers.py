@@ -10,6 +10,7 @@ import pytest
 
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.conversations import Conversations
+from kvchat.engine import open as opening
 from kvchat.errors import KVChatError, RequestError, StoreError
 from kvchat.settings import resolve
 from tests.chat.test_conversations import answered, ended, texts
@@ -57,13 +58,13 @@ def test_a_stop_while_the_model_loads_is_heard(
     """And the question is in the chat, where it can be asked again."""
     start().close()  # imports are done
     go_on = threading.Event()
-    load = Conversations._load
+    load = opening.load_model
 
-    def slow_load(*args: Any) -> Any:
+    def slow_load(*args: Any, **named: Any) -> Any:
         assert go_on.wait(60)
-        return load(*args)
+        return load(*args, **named)
 
-    monkeypatch.setattr(Conversations, "_load", slow_load)
+    monkeypatch.setattr(opening, "load_model", slow_load)
     conversations = Conversations(resolve(flags={"model": str(tiny_path)}), tmp_path / "other")
     try:
         chat = conversations.new_chat()

@@ -231,7 +231,7 @@ class Worker:
             except queue.Empty:
                 if not saving:
                     reading = self._reads_ahead(engine)
-                    proving = reading or self._proves(engine) or self._gauges(engine)
+                    proving = reading or self._gauges(engine) or self._proves(engine)
                     self._measure(engine)
                     self._check(engine)
                 continue

@@ -8,6 +8,7 @@ is said in a sentence, before any question. Knows no chat's history; the reading
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import threading
 import time
@@ -47,6 +48,7 @@ RECOGNISING_S = 20.0
 """A question waits so long for pages that are still being recognised, then takes what there is."""
 
 _SUFFIXES = (".pdf", ".file")
+_SHA = re.compile("[0-9a-f]{64}")
 
 
 class Shelf:
@@ -142,6 +144,9 @@ class Shelf:
         return sha
 
     def _path(self, sha: str) -> Path:
+        """Raises DocumentError for what is no sha256: nothing sent from outside becomes a path."""
+        if not _SHA.fullmatch(sha):
+            raise DocumentError("document_missing", name=sha[:8])
         there = (self._folder / f"{sha}{suffix}" for suffix in _SUFFIXES)
         return next((path for path in there if path.is_file()), self._folder / f"{sha}.pdf")
 
@@ -310,7 +315,8 @@ class Shelf:
         with self._lock:
             gone = {one.sha for one in self._store.remove_unreferenced()}
             # Files that are still being read, or cannot be, are in no table but the chats' own.
-            unread = [one for one in shas if one not in gone and self._store.document(one) is None]
+            named = [one for one in shas if one not in gone and _SHA.fullmatch(one)]
+            unread = [one for one in named if self._store.document(one) is None]
             gone |= set(unread) - self._held(unread)
             for sha in gone:
                 self._readings.forget(sha)

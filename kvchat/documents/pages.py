@@ -20,6 +20,7 @@ _MOST_HIDDEN_PAGES = 0.5
 """What more pages than this have is a printer's line on each, not a message."""
 
 _MUCH_HIDDEN = 0.5
+_NAMED_ATTACHMENTS = 8
 
 _LEAST_CONFIDENCE = 75
 """Percent; recognised text below it is told to be doubtful."""
@@ -111,7 +112,9 @@ def notes(document: ReadDocument) -> list[Note]:
     doubtful = [p for p in ocr if (p.facts.confidence or 0) < _LEAST_CONFIDENCE]
     found += _named("document.pages_doubtful", doubtful)
     if document.attachments:
-        found.append(("document.attachments", {"names": ", ".join(document.attachments)}))
+        names = ", ".join(document.attachments[:_NAMED_ATTACHMENTS])
+        more = "…" if len(document.attachments) > _NAMED_ATTACHMENTS else ""
+        found.append(("document.attachments", {"names": f"{names}{more}"}))
     if document.is_divided and len(document.pages) > 1:
         found.append(("document.divided", {"parts": len(document.pages)}))
     return found

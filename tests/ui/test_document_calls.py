@@ -97,3 +97,15 @@ def test_what_is_not_there_is_said_in_one_sentence(call, chat, name, sent):
     found = call(name, chat=chat, document="0" * 64, **sent)
     assert found["error"]["message"]
     assert "{" not in found["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["remove_document", "forget_document", "unlock_document"])
+def test_a_path_in_a_documents_place_touches_no_file(talks, call, chat, tmp_path, name):
+    """Case C31: nothing that a page sends becomes a path."""
+    talks.add_document(chat, write_pdf(tmp_path / "a.pdf", [[(72, 700, WORDS)]]), "a.pdf")
+    row_of(call, chat)  # the folder of documents is there now
+    precious = tmp_path / "precious.pdf"
+    precious.write_bytes(b"%PDF-1.7 kept")
+    for document in ("../../precious", str(tmp_path / "precious"), "../documents/../../precious"):
+        call(name, chat=chat, document=document, password="x")
+        assert precious.read_bytes() == b"%PDF-1.7 kept"

@@ -8,6 +8,7 @@ import pytest
 
 from kvchat.chat.admit import Told, _need, admit
 from kvchat.chat.conversations import Conversations
+from kvchat.chat.outline import outline_of
 from kvchat.chat.template import ChatMessage
 from kvchat.documents.fence import fence_document
 from kvchat.documents.reader import Page, ReadDocument
@@ -209,14 +210,15 @@ def test_what_is_pinned_of_a_document_is_no_old_text(
     snapshot = replace(engine.room.latest, budget=None, headroom=0)
     told = told_of(pins)
     prompt = admit(told, engine.loaded, SETTINGS, snapshot, engine.costs).prompt
-    old = {i for start, stop in _need(prompt, told, (), SETTINGS).old for i in range(start, stop)}
+    need = _need(outline_of(prompt), told, (), SETTINGS)
+    old = {i for start, stop in need.old for i in range(start, stop)}
     for page in prompt.pages:
         tokens = set(range(page.start, page.stop))
         assert not tokens & old if page.page in kept else tokens <= old
     (first,) = [one for one in prompt.spans if one.name == "q1"]
     assert set(range(first.start, first.stop)) <= old
     nowhere = replace(prompt, pages=())  # a tokenizer that tells no places
-    kept_all = _need(nowhere, told, (), SETTINGS).old
+    kept_all = _need(outline_of(nowhere), told, (), SETTINGS).old
     assert (kept_all[0][0] == first.start) == bool(pins)
 
 

@@ -1,7 +1,7 @@
 """Searching titles and texts of all chats, in every script: a part of a word is found as well.
 
 Letters compare without case, and composed: Korean from a Mac is stored as single sounds, and what
-is typed is not. Reads beside the program's own connection, so that a long search holds up no answer.
+is typed is not. Reads beside the program's own connection: a long search holds up no answer.
 """
 
 import sqlite3

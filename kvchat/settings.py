@@ -184,7 +184,7 @@ def read_file(path: Path) -> Mapping[str, object]:
 def _toml_table(text: str, path: Path) -> Mapping[str, object]:
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a ValueError alone: a number of 5,000 digits
         raise SettingsError("settings_unreadable", path=path, why=_one_line(error)) from None
 
 

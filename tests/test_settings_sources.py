@@ -112,6 +112,7 @@ def test_what_is_written_down_is_read_back(models: dict[str, dict[str, object]])
         "models = 3", "[models]\nx = 3", '[models."a"]\nmodel = "b"', '[models."a"]\ntop_k = -1',
         "top_k = ", "= = =", "[" * 5000, '[models.""]\ntop_k = 1', "top_k = 1\ntop_k = 2",
         "nosuch = 1", '[models."a"]\nnosuch = 1', "top_k = 1979-05-27", "\x00",
+        f"top_k = {'1' * 5000}",
     ],
 )  # fmt: skip
 def test_a_bad_file_is_told_in_one_sentence_with_its_name(text: str) -> None:

@@ -44,8 +44,11 @@ def begun(
 
 def _are_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], text: str) -> bool:
     """Whether the text is all that the ids say: bytes that are no character left no trace in it,
-    but at the end they may be half of one that is still to come.
+    but at the end they may be half of one that is still to come. Ids that the tokenizer does not
+    have leave no trace in it either, and no model can read them.
     """
+    if max(ids) >= len(tokenizer):
+        return False
     decoded = _decoded(tokenizer, ids)
     return not decoded.endswith(_HALF) and decoded.replace(_HALF, "") == text.replace(_HALF, "")
 

@@ -129,6 +129,20 @@ def test_ids_that_are_not_the_text_are_read_from_the_text(start: Start) -> None:
         store.fork(chat, question.hash)
 
 
+def test_ids_that_no_tokenizer_has_are_never_read(start: Start) -> None:
+    """Decoding skips them: the text is the same, but on a GPU a model that reads them is lost."""
+    conversations = start()
+    chat, half = cut(conversations)
+    store = conversations._store
+    (shown,) = conversations.history(chat)
+    made = store.generation(shown.reply_hash or "", chat)
+    assert made is not None
+    store.add_generation(chat, replace(made, sampled_ids=(*made.sampled_ids, 2**32 - 1)))
+    longer = answered(conversations.go_on(chat, 1))
+    assert longer.error is None
+    assert longer.text.startswith(half.text)
+
+
 def test_a_reply_whose_head_the_template_wrote_goes_on_after_it(start: Start) -> None:
     conversations = start()
     engine = conversations._worker.engine

@@ -21,6 +21,7 @@ from kvchat.chat.rows import Exchange
 from kvchat.engine.events import Figures
 from kvchat.errors import RequestError
 from kvchat.memory.formats import FORMATS
+from kvchat.store.base import clean
 from kvchat.store.records import Attachment, Generation, Message, Mode, Role
 from kvchat.store.whole import WholeChat
 from kvchat.wording import Language, say
@@ -252,11 +253,12 @@ def _citation(row: Mapping[str, Any]) -> dict[str, Any]:
     _text(row.get("quote", ""))
     for place in _list(row.get("at", [])):
         _count(place)
-    return {name: row[name] for name in _CITED if name in row}
+    kept = {name: row[name] for name in _CITED if name in row} | {"type": "citation"}
+    return {name: clean(one) if isinstance(one, str) else one for name, one in kept.items()}
 
 
 def _refuse_unreached(messages: Any, tips: Sequence[Message]) -> None:
-    """Each message is on a branch, and no reply follows another one."""
+    """Each message is on a branch."""
     by_name = {one.hash: one for one in messages}
     reached: set[str] = set()
     for tip in tips:
@@ -283,7 +285,7 @@ def _list(value: Any) -> list[Any]:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
-    return value
+    return clean(value)  # JSON's \\ud800 alone is half a character, which nothing else can write
 
 
 def _sha(value: Any) -> str:

@@ -141,6 +141,23 @@ def test_figures_are_numbers_or_none_at_all() -> None:
     assert refused(json.dumps(broken).encode()) == "chat_file_damaged"
 
 
+def test_half_a_character_anywhere_becomes_one_that_can_be_written(start: Start) -> None:
+    """JSON can say it; neither the store nor an answer to a browser can."""
+    half, sha = "\ud800", "f" * 64
+    cited = {"type": half, "document": sha, "name": half, "page": 1, "label": half, "text": half,
+             "support": "matched", "quote": half}  # fmt: skip
+    found = with_made(model=half, citations=[cited]) | {"title": half, "system_text": half}
+    brought = {"document": sha, "name": half, "mode": "passages", "passages": [], "text": half}
+    found["messages"][0] |= {"text": half, "documents": [brought]}
+    conversations = start()
+    chat = conversations.carrying.bring(json.dumps(found).encode())
+    (shown,) = conversations.history(chat)
+    assert shown.citations == [dict.fromkeys(("name", "label", "text", "quote"), "\ufffd")
+                               | {"type": "citation", "document": sha, "page": 1,
+                                  "support": "matched"}]  # fmt: skip
+    assert conversations.carrying.as_json(chat)[1].encode()
+
+
 def test_nothing_is_kept_of_a_bad_file(start: Start) -> None:
     conversations = start()
     for found in BROKEN:

@@ -25,6 +25,10 @@ OWN_MESSAGES = (
     "the cache is not what it should be",
     "the engine could not be closed",
     "the device's memory cannot be read",
+    "the device could not be measured",
+    "what could be read ahead is not known",
+    "a text could not be read ahead",
+    "vectors could not be made",
 )
 LEFT_OUT = "…"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kvchat.chat.conversations import Conversations
-from kvchat.engine import room as room_module
+from kvchat.engine import measuring
 from tests.chaos.refusing import refusing
 from tests.chat.test_conversations import AS_COMPUTED, answered
 
@@ -43,7 +43,7 @@ def test_no_turn_fails_on_a_device_that_says_too_much(
     assert "answer_failed" not in codes
     assert any(one.left_out for one in conversations.history(chat))
     assert engine.last_snapshot.found_bytes is not None
-    monkeypatch.setattr(room_module, "FOUND_S", 0.0)
+    monkeypatch.setattr(measuring, "FOUND_S", 0.0)
     until_s = time.monotonic() + 20
     while engine.last_snapshot.found_bytes is not None and time.monotonic() < until_s:
         time.sleep(0.05)  # memory is measured once a second while nothing is asked

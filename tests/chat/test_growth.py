@@ -170,7 +170,7 @@ def test_settings_that_cannot_be_kept_do_not_hold(
 ) -> None:
     conversations = start()
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise StoreError("settings_not_kept", why="no space")
 
     with monkeypatch.context() as broken:

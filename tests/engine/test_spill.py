@@ -7,7 +7,7 @@ import pytest
 
 from kvchat.device.fake import FakeProbe
 from kvchat.device.memory import DeviceMemory
-from kvchat.engine import room as rooms
+from kvchat.engine import measuring
 from kvchat.engine.engine import Engine
 from kvchat.engine.events import Took
 from kvchat.engine.limits import Limits
@@ -52,7 +52,7 @@ def spills(
 
 @pytest.fixture
 def on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rooms, "may_spill", lambda *_: True)
+    monkeypatch.setattr(measuring, "may_spill", lambda *_: True)
 
 
 def test_it_is_said_once_with_how_much_slower(

@@ -213,15 +213,15 @@ def test_the_legend_loses_no_entry(looking: Looking, lang: str) -> None:
     for _ in range(5):
         ask(page, "count to 60")
     page.wait_for_function("kvchat.frame.turns.length === 5")
-    last = page.locator(".kv-legend li").last
+    last = page.locator(".kv-bar .kv-legend li").last
     expect(last).to_contain_text("600 MiB")
     inside = page.evaluate(
-        """[...document.querySelectorAll('.kv-legend li')].every((one) => {
+        """[...document.querySelectorAll('.kv-bar .kv-legend li')].every((one) => {
         const box = one.getBoundingClientRect(), all = one.parentElement.getBoundingClientRect();
         return box.bottom <= all.bottom + 1 && box.right <= all.right + 1; })"""
     )
     assert inside
-    assert page.locator(".kv-legend li").count() >= 6
+    assert page.locator(".kv-bar .kv-legend li").count() >= 6
 
 
 @pytest.mark.parametrize("width", [1280, 390])

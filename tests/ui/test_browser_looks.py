@@ -108,7 +108,7 @@ def test_the_screen_reader_finds_its_way(looking: Looking) -> None:
         page.get_by_role("navigation", name="Chats"),
         page.get_by_role("log", name="Conversation"),
         page.get_by_role("textbox", name="Ask something"),
-        page.get_by_role("region", name="Memory"),
+        page.get_by_role("region", name="Memory", exact=True),
         page.get_by_role("complementary", name="Side panel"),
         page.get_by_role("img", name="more tokens"),
     ):

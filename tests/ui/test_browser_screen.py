@@ -273,7 +273,7 @@ def test_the_file_that_is_uploaded_can_be_any_name(looking: Looking, tmp_path: P
     page = looking.page
     path = tmp_path / ("긴 이름 " * 20 + ".pdf")
     path.write_bytes(PDF)
-    page.locator("input[type=file]").set_input_files(path)
+    page.locator("input[type=file][multiple]").set_input_files(path)
     expect(page.locator(".kv-doc")).to_contain_text("긴 이름")
 
 

@@ -71,7 +71,7 @@ def _converted(name: str, entry: Entry, value: object) -> object:
         case "text":
             if not isinstance(value, str):
                 raise wrong
-            return value
+            return _whole(value)
         case "bool":
             return _truth(value, wrong)
         case "int" | "float":
@@ -122,7 +122,12 @@ def _texts(value: object, wrong: SettingsError) -> tuple[str, ...]:
         value = re.split(r"[\n;]", value)
     if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
         raise wrong
-    return tuple(dict.fromkeys(one.strip() for one in value if one.strip()))
+    return tuple(dict.fromkeys(_whole(one.strip()) for one in value if one.strip()))
+
+
+def _whole(text: str) -> str:
+    """JSON can say half a character, no file can: then U+FFFD stands there."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _formats(value: object, wrong: SettingsError) -> str:

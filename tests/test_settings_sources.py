@@ -163,6 +163,12 @@ def test_texts_come_from_lines_and_lists_and_are_there_once() -> None:
             changed(Settings(), {"model_folders": wrong})
 
 
+def test_half_a_character_becomes_one_that_a_file_can_hold() -> None:
+    found = changed(Settings(), {"system_text": "a\ud800", "model_folders": ["\udfff"]})
+    assert (found.system_text, found.model_folders) == ("a\ufffd", ("\ufffd",))
+    assert to_toml(found).encode()
+
+
 def test_every_setting_says_when_it_takes_effect() -> None:
     times = {entry.applies for entry in SCHEMA.values()}
     assert times == {"now", "next answer", "new chat", "reload"}

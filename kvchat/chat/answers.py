@@ -336,6 +336,9 @@ class Answers:
             found = summing.summed(document, numbers, room_tokens)
             if live.cancel.is_set():
                 raise Stopped
+            missed = summing.missed(document, numbers, found)
+            if missed is not None:
+                live.add({"type": "took", **write_ledger(self._store, live.chat, missed)})
             if found is not None:
                 others = (one for one in brought.attachments if one.document != found.document)
                 brought.attachments = [*others, found]

@@ -162,11 +162,11 @@ class Loading:
         from kvchat.device.memory import pick_device
         from kvchat.models.catalog import builtin, catalog
         from kvchat.models.fitting import refuse_too_large
-        from kvchat.models.folder import examine
+        from kvchat.models.folder import examine, path_of
         from kvchat.models.load import chosen_dtype
         from kvchat.models.verdicts import refuse_failed
 
-        path = Path(settings.model).expanduser()
+        path = path_of(settings.model)
         if settings.model == builtin().name:
             path = self.data_dir / "models" / builtin().name
             if not path.is_dir():

@@ -27,6 +27,9 @@ TAGS = (
 _LAST_ALONE = re.compile(rf"^[ \t]*(?:{'|'.join(re.escape(tag[1]) for tag in TAGS)})[ \t]*$", re.M)
 
 
+_BLANKS = re.compile(r"\s*")
+
+
 @dataclass(frozen=True, slots=True)
 class Reasoned:
     """`is_open`: no tag ends the reasoning (yet), so there is no answer."""
@@ -41,17 +44,20 @@ def reasoned(reply: str, *, growing: bool = False) -> Reasoned:
 
     `growing`: more of it is to come, so a part of a tag at the edge belongs to neither.
     """
-    rest, found = reply, list[str]()
-    while True:
-        head = rest.lstrip()
-        tag = next((tag for tag in TAGS if head.startswith(tag[0])), None)
+    at, found = _after_blanks(reply, 0), list[str]()
+    while True:  # by places: an imported reply may have a million of them
+        tag = next((tag for tag in TAGS if reply.startswith(tag[0], at)), None)
         if tag is None:
             break
-        inside, ended, rest = head[len(tag[0]) :].partition(tag[1])
-        if not ended:
+        start = at + len(tag[0])
+        stop = reply.find(tag[1], start)
+        if stop < 0:
+            inside = reply[start:]
             inside = _without_part(inside, tag[1]) if growing else inside
             return Reasoned(_joined([*found, inside]), "", is_open=True)
-        found.append(inside)
+        found.append(reply[start:stop])
+        at = _after_blanks(reply, stop + len(tag[1]))
+    head = reply[at:]
     if growing and head and any(tag[0].startswith(head) for tag in TAGS):
         return Reasoned(_joined(found), "")
     if found:
@@ -74,6 +80,11 @@ def masked(reply: str) -> str:
     """
     answer = without_reasoning(reply)
     return answer.rjust(len(reply))
+
+
+def _after_blanks(text: str, at: int) -> int:
+    found = _BLANKS.match(text, at)
+    return found.end() if found is not None else at
 
 
 def _without_part(text: str, tag: str) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvchat.documents.fence import PAGE_MARK, SUMMED
+from kvchat.documents.fence import PAGE_MARK, pages_summed
 from kvchat.store.records import Attachment
 
 
@@ -16,13 +16,11 @@ def source(attachment: Attachment) -> dict[str, Any]:
     searched it at all.
     """
     pages = sorted(set(pages_brought(attachment))) if attachment.mode == "passages" else []
-    summed = SUMMED.search(attachment.text) if attachment.mode == "passages" else None
-    if summed is not None:
-        pages = list(range(int(summed[1]), int(summed[2]) + 1))
+    summed = pages_summed(attachment.text) if attachment.mode == "passages" else None
     return {
         "document": attachment.document,
         "name": attachment.name,
         "mode": "summary" if summed is not None else attachment.mode,
-        "pages": pages,
+        "pages": pages if summed is None else summed,
         "asked": bool(attachment.text),
     }

@@ -19,7 +19,7 @@ from kvchat.chat.admit import Told, admit
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.template import ChatMessage
-from kvchat.documents.fence import fence_passages, fence_summaries
+from kvchat.documents.fence import fence_passages, fence_summaries, pages_summed
 from kvchat.documents.passages import Passage
 from kvchat.documents.terms import terms
 from kvchat.engine.events import Done, Event, Request, Sampling
@@ -48,8 +48,7 @@ _ASKED = {
 class Part:
     """`text` of these pages; `page`: the one that it shares most with."""
 
-    first_page: int
-    last_page: int
+    pages: tuple[int, ...]
     page: int
     text: str
 
@@ -105,11 +104,30 @@ class SummingUp:
             found = [part for one in groups if (part := self._together(document, one)) is not None]
         if not found or self._live.cancel.is_set():
             return None
-        rows = [(one.page, one.first_page, one.last_page, one.text) for one in found]
+        rows = [(one.page, one.pages, one.text) for one in found]
         text = fence_summaries(
             document.name, rows, len(self._shelf.document(document.document).pages)
         )
         return Attachment(document.document, document.name, "passages", (), text)
+
+    def missed(
+        self, document: ChatDocument, numbers: Sequence[int], came: Attachment | None
+    ) -> dict[str, Any] | None:
+        """The ledger's entry of pages that no part, or none that there is room for, was made of."""
+        covered = set((came and pages_summed(came.text)) or ())
+        missing = set(numbers) - covered
+        if not missing:
+            return None
+        parts = self._parts(document, sorted(missing))
+        return entry(
+            "pages_not_summed",
+            {"document": document.document, "name": document.name, "pages": sorted(missing)},
+            "no_summary",
+            0,
+            None,
+            documents=[pages(document.document, missing)],
+            lost_tokens=sum(self._shelf.count(one.text) for part in parts for one in part),
+        )
 
     # --- the parts --------------------------------------------------------------------------------
 
@@ -135,8 +153,7 @@ class SummingUp:
         if not text:
             return None
         by_page = [part for one in passages for part in one.parts()]
-        first, last = by_page[0][0], by_page[-1][0]
-        return Part(first, last, _closest(text, by_page), text)
+        return Part(tuple(page for page, _ in by_page), _closest(text, by_page), text)
 
     def _groups(self, parts: Sequence[Part]) -> list[list[Part]]:
         most = max(LEAST_PART_TOKENS, PART_SHARE * self._capacity)
@@ -152,12 +169,12 @@ class SummingUp:
         return found
 
     def _together(self, document: ChatDocument, parts: Sequence[Part]) -> Part | None:
-        rows = [(one.page, one.first_page, one.last_page, one.text) for one in parts]
+        rows = [(one.page, one.pages, one.text) for one in parts]
         text = self._asked(fence_summaries(document.name, rows, 0))
         if not text:
             return None
         page = _closest(text, [(one.page, one.text) for one in parts])
-        return Part(parts[0].first_page, parts[-1].last_page, page, text)
+        return Part(tuple(number for one in parts for number in one.pages), page, text)
 
     def _tokens(self, parts: Sequence[Part]) -> int:
         return sum(self._shelf.count(one.text) + 16 for one in parts)

@@ -54,18 +54,41 @@ def fence_nothing(name: str, notes: Sequence[str]) -> str:
     return "\n".join([_opening(name), *(f"({note})" for note in notes), _CLOSE])
 
 
-SUMMED = re.compile(r"^\(summed up from pages (\d+)-(\d+) of (\d+)", re.MULTILINE)
+SUMMED = re.compile(r"^\(summed up from pages ([\d, -]+) of (\d+)", re.MULTILINE)
 """The head of what `fence_summaries` made."""
 
 
-def fence_summaries(name: str, parts: Sequence[tuple[int, int, int, str]], num_pages: int) -> str:
-    """Summaries of parts of a document: (page to be cited, first page, last page, text)."""
-    first, last = min(one[1] for one in parts), max(one[2] for one in parts)
-    what = f"summed up from pages {first}-{last} of {num_pages}"
-    lines = [_open(name, what)]
-    for page, start, stop, text in parts:
-        lines.append(f"{_mark(page)}\npages {start}-{stop}: {_as_data(text)}")
+def fence_summaries(
+    name: str, parts: Sequence[tuple[int, Sequence[int], str]], num_pages: int
+) -> str:
+    """Summaries of parts of a document: (page to be cited, pages that it was made of, text)."""
+    covered = {number for _, numbers, _ in parts for number in numbers}
+    lines = [_open(name, f"summed up from pages {runs(covered)} of {num_pages}")]
+    for page, numbers, text in parts:
+        lines.append(f"{_mark(page)}\npages {runs(numbers)}: {_as_data(text)}")
     return "\n".join([*lines, _CLOSE])
+
+
+def pages_summed(text: str) -> list[int] | None:
+    """What `fence_summaries` says that it covers; None for any other text."""
+    found = SUMMED.search(text)
+    if found is None:
+        return None
+    ends = [one.partition("-") for one in found[1].split(", ")]
+    return [
+        number for first, _, last in ends for number in range(int(first), int(last or first) + 1)
+    ]
+
+
+def runs(pages: Collection[int]) -> str:
+    """Pages as people write them: 1-3, 5."""
+    found: list[list[int]] = []
+    for page in sorted(set(pages)):
+        if found and found[-1][-1] == page - 1:
+            found[-1].append(page)
+        else:
+            found.append([page])
+    return ", ".join(f"{one[0]}-{one[-1]}" if len(one) > 1 else str(one[0]) for one in found)
 
 
 def without_pages(text: str, pages: Collection[int]) -> str:

@@ -22,6 +22,8 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model"
 _CONFIG_ERRORS = (
     OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError,
 )  # fmt: skip
+LARGEST_CONFIG = 64 * 1024**2  # the index of the largest models has a few
+_MOST_SHOWN = 200
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -36,6 +38,40 @@ class ModelFolder:
     weight_files: tuple[Path, ...]
 
 
+def path_of(ref: str) -> Path:
+    """Where a model is said to be. Raises ModelError for what cannot be a path: no character of it
+    may be half of one or zero, a part too long, a home nobody's.
+    """
+    try:
+        path = Path(ref).expanduser()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # where it is looked into, that has sentences of its own
+    except (OSError, RuntimeError, ValueError):
+        shown = ref[:_MOST_SHOWN].encode(errors="replace").decode()
+        raise ModelError("model_not_found", path=shown) from None
+    return path
+
+
+def read_table(file: Path) -> dict[str, Any]:
+    """A file of JSON. Raises OSError, and ValueError for anything else: somebody may have named the
+    weights, which are larger than the memory.
+    """
+    if file.exists() and not file.is_file():
+        raise ValueError("no file")
+    with file.open("rb") as opened:
+        content = opened.read(LARGEST_CONFIG + 1)
+    if len(content) > LARGEST_CONFIG:
+        raise ValueError("too large")
+    try:
+        found = json.loads(content.decode())
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not isinstance(found, dict):
+        raise ValueError("no JSON object")
+    return found
+
+
 def examine(path: Path) -> ModelFolder:
     """The folder, fit to be loaded as far as its names and config tell. Raises ModelError."""
     _must_be_folder(path)
@@ -48,7 +84,8 @@ def examine(path: Path) -> ModelFolder:
         code = "model_own_code" if "auto_map" in raw else "model_unknown_kind"
         raise ModelError(code, path=path, kind=kind)
     if "quantization_config" in raw:
-        method = dict(raw["quantization_config"] or {}).get("quant_method", "?")
+        how = raw["quantization_config"]
+        method = how.get("quant_method", "?") if isinstance(how, dict) else "?"
         raise ModelError("model_quantized", path=path, method=method)
     config = _config(path)
     return ModelFolder(path, raw, config, _causal_class(path, config, raw), files)
@@ -70,12 +107,9 @@ def _config_json(path: Path) -> Mapping[str, Any]:
             raise ModelError("model_is_gguf", path=path)
         raise ModelError("model_no_config", path=path)
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        return read_table(file)
     except (OSError, ValueError) as error:
         raise ModelError("model_config_unreadable", path=file, why=one_line(error)) from None
-    if not isinstance(found, dict):
-        raise ModelError("model_config_unreadable", path=file, why="not a table")
-    return found
 
 
 def _config(path: Path) -> PreTrainedConfig:
@@ -94,8 +128,8 @@ def _weight_files(path: Path) -> tuple[Path, ...]:
     index = path / "model.safetensors.index.json"
     if index.is_file():
         try:
-            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+            names = set(read_table(index)["weight_map"].values())
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ModelError("model_config_unreadable", path=index, why=one_line(error)) from None
         files = tuple(path / str(name) for name in sorted(names) if Path(name).name == name)
     else:

@@ -25,7 +25,7 @@ from kvchat.device.oom import is_out_of_memory, release
 from kvchat.errors import ModelError
 from kvchat.models.builtin import builtin_folder
 from kvchat.models.catalog import builtin, catalog
-from kvchat.models.folder import ModelFolder, examine, one_line
+from kvchat.models.folder import ModelFolder, examine, one_line, path_of
 from kvchat.models.progress import Cancelled, LoadProgress, Report, silent
 from kvchat.models.weights import META, build, predicted_weight_bytes, weight_bytes
 from kvchat.units import format_size
@@ -122,7 +122,7 @@ def chosen_dtype(name: str, folder: ModelFolder, device: torch.device) -> torch.
 
 
 def _folder(ref: str, data_dir: Path, report: Report) -> ModelFolder:
-    path = builtin_folder(data_dir, report) if ref == builtin().name else Path(ref).expanduser()
+    path = builtin_folder(data_dir, report) if ref == builtin().name else path_of(ref)
     return examine(path)
 
 

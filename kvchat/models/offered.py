@@ -5,6 +5,7 @@ not why.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from kvchat.errors import KVChatError, ModelError
 from kvchat.memory.footprint import Holding, largest_context
 from kvchat.models.catalog import CatalogEntry, builtin, catalog
 from kvchat.models.fitting import least_bytes
-from kvchat.models.folder import examine
+from kvchat.models.folder import examine, path_of
 from kvchat.models.planned import DTYPE_BYTES, Planned, find
 from kvchat.planner.plan import LEAST_CHUNK
 from kvchat.settings import Settings, changed
@@ -84,12 +85,18 @@ def _known(entry: CatalogEntry, ref: str | None) -> Offered:
 def _folders(data_dir: Path, named: Iterable[str]) -> Iterator[Path]:
     """Folders with a model in them, once each: of the data folder, and of those that are named."""
     seen = {(data_dir / "models" / builtin().name).resolve()}
-    for folder in (data_dir / "models", *(Path(one).expanduser() for one in named)):
+    for folder in (data_dir / "models", *_paths(named)):
         inside = [folder] if _is_model(folder) else _subfolders(folder)
         for path in inside[:MOST_IN_A_FOLDER]:
             if path.resolve() not in seen:
                 seen.add(path.resolve())
                 yield path
+
+
+def _paths(named: Iterable[str]) -> Iterator[Path]:
+    for one in named:
+        with suppress(ModelError):
+            yield path_of(one)
 
 
 def _is_model(folder: Path) -> bool:
@@ -105,7 +112,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 def check_folder(text: str) -> Path:
     """A folder that holds a model, or models. Raises ModelError."""
-    path = Path(text).expanduser()
+    path = path_of(text)
     if _is_model(path):
         return examine(path).path.absolute()
     if not path.is_dir() or not _subfolders(path):
@@ -154,7 +161,7 @@ def _planned(ref: str, dtype: str, weights: str, data_dir: Path, stamp: float) -
 
 def _stamp(ref: str) -> float:
     try:
-        return (Path(ref).expanduser() / "config.json").stat().st_mtime
+        return (path_of(ref) / "config.json").stat().st_mtime
     except OSError:
         return 0.0
 
@@ -164,7 +171,7 @@ def why_not(ref: str) -> KVChatError | None:
     if ref in catalog():
         return None
     try:
-        examine(Path(ref).expanduser())
+        examine(path_of(ref))
     except KVChatError as error:
         return error
     return None

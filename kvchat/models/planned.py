@@ -5,7 +5,6 @@ Where weights are at hand their bytes are exact, those of the catalog are what i
 counted; a bare config gives an estimate, and `weights_from` says so.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from kvchat.kvcache.blocks import geometries
 from kvchat.memory.formats import layer_pairs
 from kvchat.models.catalog import CatalogEntry, builtin, catalog
 from kvchat.models.fitting import spec_of_entry
+from kvchat.models.folder import one_line, path_of, read_table
 from kvchat.models.weights import predicted_weight_bytes
 from kvchat.planner.costs import Costs
 from kvchat.settings import Settings
@@ -42,7 +42,7 @@ def find(settings: Settings, data_dir: Path, kind: str | None = None) -> Planned
     """The model that the settings name. Raises ModelError with what can be given instead. `kind`:
     of the device that it is planned for, as torch names it; None is the one here.
     """
-    path = Path(settings.model).expanduser()
+    path = path_of(settings.model)
     entry = _in_catalog(settings.model)
     if entry is None or path.exists():
         return _from_path(path, settings, kind)
@@ -127,22 +127,17 @@ def _weighed(folder: Path, dtype: str, weights: str) -> int | None:
 def read_config(file: Path) -> dict[str, Any]:
     """A config.json as it stands. Raises ModelError."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        return read_table(file)
     except (FileNotFoundError, NotADirectoryError):
         raise ModelError("config_missing", path=file, known=", ".join(catalog())) from None
-    except (OSError, ValueError, RecursionError) as error:
-        why = " ".join(str(error).split())
-        raise ModelError("config_unreadable", path=file, why=why) from None
-    if not isinstance(found, dict):
-        raise ModelError("config_unreadable", path=file, why="no JSON object")
-    return found
+    except (OSError, ValueError) as error:
+        raise ModelError("config_unreadable", path=file, why=one_line(error)) from None
 
 
 def _tokenizer_limit(folder: Path) -> float | None:
     try:
-        found = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-        limit = found["model_max_length"]
-    except (OSError, ValueError, KeyError, TypeError):
+        limit = read_table(folder / "tokenizer_config.json")["model_max_length"]
+    except (OSError, ValueError, KeyError):
         return None
     return limit if isinstance(limit, (int, float)) else None
 

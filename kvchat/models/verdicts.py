@@ -102,11 +102,17 @@ def notices_about(settings: Settings, known: Mapping[str, Verdict]) -> tuple[str
     return () if settings.allow_unproven else ("notice.format_failed",)
 
 
+_NO_PATH = (OSError, RuntimeError, ValueError)  # that loading it will tell
+
+
 def model_name(settings: Settings) -> str:
     """As the model will be called once it is loaded."""
     if settings.model == builtin().name:
         return settings.model
-    return Path(settings.model).expanduser().resolve().name
+    try:
+        return Path(settings.model).expanduser().resolve().name
+    except _NO_PATH:
+        return settings.model
 
 
 def verdict_key(settings: Settings) -> str:
@@ -118,7 +124,7 @@ def verdict_key(settings: Settings) -> str:
         return name
     try:
         digest = weights_digest(Path(settings.model).expanduser(), settings.weights)
-    except OSError:
+    except _NO_PATH:
         return name
     return f"{name} {digest.hex()[:16]}"
 

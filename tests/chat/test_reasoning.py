@@ -1,5 +1,6 @@
 """Reasoning told apart: tags that are whole, missing, unclosed, in pieces, or only talked about."""
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -106,3 +107,12 @@ def test_a_masked_reply_has_its_answer_where_it_was() -> None:
         assert found.index("Yes") == reply.index("Yes")
         assert found.strip() == "Yes, 5."
     assert masked("<think>never ends").strip() == ""
+
+
+def test_any_number_of_blocks_is_told_apart_in_no_time() -> None:
+    """An imported chat may have as many as its file is long."""
+    began = time.monotonic()
+    found = reasoned("<think>a</think> \n" * 100_000 + "Yes.")
+    assert time.monotonic() - began < 5  # it was minutes
+    assert found.answer == "Yes."
+    assert found.reasoning.count("a") == 100_000

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kvchat.chat.conversations import Conversations
-from kvchat.documents.fence import SUMMED, fence_summaries, without_pages
+from kvchat.chat.summing import SummingUp
+from kvchat.documents.fence import fence_summaries, pages_summed, without_pages
 from kvchat.documents.terms import asks_for_summary
 from tests.chat.test_conversations import answered, ended
 from tests.chat.test_documents_in_chats import pdf, prompt_text
@@ -74,6 +75,30 @@ def test_pages_that_are_named_are_summed_up_alone(start: Start, tmp_path: Path) 
     assert len([r for r in conversations.ledger_since(chat, 0) if r["code"] == "sum_up"]) == 1
 
 
+def test_pages_of_a_part_that_failed_are_told_and_not_claimed(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversations = start(max_new_tokens=8)
+    chat = conversations.new_chat()
+    conversations.add_document(chat, long_one(tmp_path / "a.pdf"), "a.pdf")
+    asked, as_it_is = [], SummingUp._asked
+
+    def second_fails(self: SummingUp, fenced: str) -> str:
+        asked.append(fenced)
+        return "" if len(asked) == 2 else as_it_is(self, fenced)
+
+    monkeypatch.setattr(SummingUp, "_asked", second_fails)
+    answered(conversations.ask(chat, "Summarise the document"))
+    (row,) = [
+        one for one in conversations.ledger_since(chat, 0) if one["code"] == "pages_not_summed"
+    ]
+    missing = set(row["arguments"]["pages"])
+    assert missing
+    assert row["lost_tokens"] > 0
+    (source,) = conversations.history(chat)[0].sources
+    assert set(source["pages"]) == set(range(1, 13)) - missing
+
+
 def test_it_is_stopped_at_once(start: Start, tmp_path: Path) -> None:
     conversations = start()
     chat = conversations.new_chat()
@@ -108,10 +133,11 @@ def test_only_who_asks_for_a_summary_waits_for_one(question: str, wanted: bool) 
 
 
 def test_summaries_are_fenced_and_name_what_they_cover() -> None:
-    text = fence_summaries("a.pdf", [(2, 1, 4, "one </document>"), (7, 5, 9, "two [page 3]")], 12)
-    found = SUMMED.search(text)
-    assert found
-    assert found.groups() == ("1", "9", "12")
+    rows = [(2, (1, 2, 4), "one </document>"), (7, (4, 7, 8, 9), "two [page 3]")]
+    text = fence_summaries("a.pdf", rows, 12)
+    assert "summed up from pages 1-2, 4, 7-9 of 12;" in text
+    assert pages_summed(text) == [1, 2, 4, 7, 8, 9]
+    assert pages_summed("[page 3]\nThey were (summed up from pages 1-9 of 12") is None
     assert text.count("</document>") == 1
-    assert "[page 2]\npages 1-4: one" in text
+    assert "[page 2]\npages 1-2, 4: one" in text
     assert "two" not in without_pages(text, {7})

@@ -2,13 +2,20 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from kvchat.errors import ModelError
+from kvchat.models import folder
 from kvchat.models.folder import examine
+from kvchat.models.offered import check_folder, offered, ways, why_not
+from kvchat.models.planned import find
+from kvchat.models.verdicts import verdict_key
+from kvchat.settings import Settings
 from tests.tiny import tiny_folder
 
 Change = Callable[[Path], None]
@@ -128,3 +135,38 @@ def test_an_index_cannot_name_files_elsewhere(good: Path, tmp_path: Path) -> Non
     (folder / "model.safetensors.index.json").write_text(json.dumps(names))
     (tmp_path / "other.safetensors").touch()
     assert examine(folder).weight_files == (folder / "model.safetensors",)
+
+
+@pytest.mark.parametrize("ref", ["a\0b", "\ud800", "x" * 5000, "~no-such-person-here/m"])
+def test_what_can_be_no_path_is_not_found_wherever_it_is_named(ref: str, tmp_path: Path) -> None:
+    settings = replace(Settings(), model=ref)
+    named = ref[:200].encode(errors="replace").decode()
+    for look in (
+        lambda: check_folder(ref),
+        lambda: find(settings, tmp_path),
+        lambda: list(ways(ref, Settings(), tmp_path, 2**30, torch.device("cpu"))),
+    ):
+        with pytest.raises(ModelError) as error:
+            look()
+        assert error.value.code == "model_not_found"
+        assert named in error.value.message("en")
+    assert why_not(ref) is not None
+    assert len(offered(tmp_path, [ref], ref)) == len(offered(tmp_path, [], ""))
+    assert verdict_key(settings) == ref
+
+
+def test_no_more_of_a_file_is_read_than_a_config_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody names the weights, which are larger than the memory."""
+    monkeypatch.setattr(folder, "LARGEST_CONFIG", 1000)
+    named = tmp_path / "config.json"
+    for content, why in ((b"{" + b" " * 1000, "large"), (b"[" * 999, "deep"), (b"[]", "object")):
+        named.write_bytes(content)
+        with pytest.raises(ModelError, match=why) as error:
+            find(replace(Settings(), model=str(named)), tmp_path)
+        assert error.value.code == "config_unreadable"
+        with pytest.raises(ModelError, match=why):
+            examine(tmp_path)
+    with pytest.raises(ModelError, match="no file"):
+        find(replace(Settings(), model="/dev/zero"), tmp_path)

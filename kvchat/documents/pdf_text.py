@@ -114,23 +114,31 @@ def _advances(textpage: pypdfium2.PdfTextPage, count: int) -> tuple[list[Box], l
 def char_boxes(textpage: pypdfium2.PdfTextPage, count: int) -> list[Box]:
     """Tight boxes of all characters, in points of the page as it lies in the file.
 
-    The binding's checks of each argument cost most of the time; one buffer filled by address, in a
-    loop that runs in C, is three times as fast (0.7 against 2.3 us a character).
+    What ctypes makes of each argument costs more than PDFium's answer: so the loop runs in C, over
+    pointers that were made once, and with no prototype, which would make them anew (0.36 against
+    1.2 us a character; 2.3 through the binding).
     """
-    buffer = (ctypes.c_double * (4 * count))()
-    handle = ctypes.cast(textpage.raw, ctypes.c_void_p).value
-    left = ctypes.addressof(buffer)
-    slots = [range(left + place, left + 32 * count + place, 32) for place in (0, 16, 8, 24)]
-    for _ in map(_get_char_box, repeat(handle), range(count), *slots):
-        pass
-    flat = list(buffer)
+    handle = ctypes.byref(textpage.raw.contents)
+    flat: list[float] = []
+    for start in range(0, count, _AT_ONCE):
+        stop = min(start + _AT_ONCE, count)
+        for _ in map(_get_char_box, repeat(handle), range(start, stop), *_PLACES):
+            pass
+        flat += _BOXES[: 4 * (stop - start)]
     return list(zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True))
 
 
-_CHAR_BOX = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.c_int, *[ctypes.c_void_p] * 4
-)  # fmt: skip
-_get_char_box = _CHAR_BOX(ctypes.cast(pdfium.FPDFText_GetCharBox, ctypes.c_void_p).value or 0)
+_AT_ONCE = 4096
+_BOXES = (ctypes.c_double * (4 * _AT_ONCE))()
+"""left, bottom, right, top of one character after the other. One page is read at a time."""
+
+_PLACES = [
+    [ctypes.byref(_BOXES, at) for at in range(place, ctypes.sizeof(_BOXES), 32)]
+    for place in (0, 16, 8, 24)
+]
+_get_char_box = ctypes.PYFUNCTYPE(ctypes.c_int)(
+    ctypes.cast(pdfium.FPDFText_GetCharBox, ctypes.c_void_p).value or 0
+)
 """FPDFText_GetCharBox(text page, index, &left, &right, &bottom, &top)"""
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
+from operator import sub
 from typing import NamedTuple
 
 import pypdfium2
@@ -52,7 +53,7 @@ def page_text(page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage) -> PageT
         text = "".join(HYPHEN_MARK if code == 2 else chr(code) for code in codes)
     turn = _turn(page, textpage, text)
     boxes = char_boxes(textpage, count)
-    stands_out = _stand_out(boxes, page.get_bbox())
+    stands_out = _stand_out(text, boxes, page.get_bbox())
     boxes = _turned(boxes, *turn)
     if is_right_to_left(text) and len(text) <= MOST_CHARACTERS:
         advances, origins = _advances(textpage, count)
@@ -63,13 +64,17 @@ def page_text(page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage) -> PageT
     return PageText(ordered, stands_out)
 
 
-def _stand_out(boxes: Sequence[Box], page: Box) -> bool:
+def _stand_out(text: str, boxes: Sequence[Box], page: Box) -> bool:
+    """Blanks and signs do not count as small: a dash is flat, too."""
     if not boxes:
         return False
     lefts, bottoms, rights, tops = zip(*boxes, strict=True)
     if min(lefts) < page[0] or min(bottoms) < page[1] or max(rights) > page[2]:
         return True
-    return max(tops) > page[3] or sum(0 < t - b < LEAST_HEIGHT for _, b, _, t in boxes) > 2
+    if max(tops) > page[3]:
+        return True
+    flat = [at for at, height in enumerate(map(sub, tops, bottoms)) if 0 < height < LEAST_HEIGHT]
+    return sum(text[at].isalnum() for at in flat) > 2
 
 
 _SAMPLED = 24

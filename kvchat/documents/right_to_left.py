@@ -8,6 +8,7 @@ and without its explicit levels. Pure geometry; knows no PDF.
 """
 
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
@@ -35,8 +36,9 @@ def is_right_to_left(text: str) -> bool:
     """Whether enough of a page is written so that its lines are to be put together anew."""
     if text.isascii():
         return False
-    kinds = [unicodedata.bidirectional(c) for c in text if c.isalpha()]
-    return sum(kind in _RIGHT for kind in kinds) > len(kinds) / 5
+    counts = [(c, n) for c, n in Counter(text).items() if c.isalpha()]
+    num_right = sum(n for c, n in counts if unicodedata.bidirectional(c) in _RIGHT)
+    return num_right > sum(n for _, n in counts) / 5
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from operator import sub
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pypdfium2
 import pypdfium2.raw as pdfium
@@ -49,7 +49,7 @@ def page_text(page: pypdfium2.PdfPage, textpage: pypdfium2.PdfTextPage) -> PageT
     count = textpage.count_chars()
     text = textpage.get_text_range()
     if len(text) != count:  # characters without a code were left out: take them one by one
-        codes = (pdfium.FPDFText_GetUnicode(textpage, i) for i in range(count))
+        codes = map(_get_code, repeat(ctypes.byref(textpage.raw.contents)), range(count))
         text = "".join(HYPHEN_MARK if code == 2 else chr(code) for code in codes)
     turn = _turn(page, textpage, text)
     boxes = char_boxes(textpage, count)
@@ -141,10 +141,17 @@ _PLACES = [
     [ctypes.byref(_BOXES, at) for at in range(place, ctypes.sizeof(_BOXES), 32)]
     for place in (0, 16, 8, 24)
 ]
-_get_char_box = ctypes.PYFUNCTYPE(ctypes.c_int)(
-    ctypes.cast(pdfium.FPDFText_GetCharBox, ctypes.c_void_p).value or 0
-)
+
+
+def _bare(function: Any, result: Any) -> Any:
+    """The same function, its arguments passed as they are: pointers made before, and numbers."""
+    return ctypes.PYFUNCTYPE(result)(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+_get_char_box = _bare(pdfium.FPDFText_GetCharBox, ctypes.c_int)
 """FPDFText_GetCharBox(text page, index, &left, &right, &bottom, &top)"""
+
+_get_code = _bare(pdfium.FPDFText_GetUnicode, ctypes.c_uint)
 
 
 def _turned(boxes: list[Box], rotation: int, width: float, height: float) -> list[Box]:

@@ -11,7 +11,7 @@ Seth 1984). What crosses a gutter (a headline) divides a page into bands.
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import floor
 from statistics import median
 from typing import NamedTuple
@@ -208,10 +208,7 @@ def _gutters(pieces: list[Piece], size: float) -> list[float]:
         height = piece.top - piece.bottom
         steps[floor(piece.left) - start] += height
         steps[min(floor(piece.right) - start + 1, width)] -= height
-    covered, total = [], 0.0
-    for step in steps[:width]:
-        total += step
-        covered.append(total)
+    covered = list(accumulate(steps[:width]))
     peak = max(covered)
     found: list[tuple[float, int, float]] = []
     begin = None
@@ -229,7 +226,8 @@ def _emptiest(
 ) -> list[tuple[float, int, float]]:
     """(cover, -width, middle) of the emptiest strip in [begin, stop), if it is wide enough."""
     least = min(covered[begin:stop])
-    inside = [x for x in range(begin, stop) if covered[x] <= least + max(covered) / 10]
+    most = least + max(covered) / 10
+    inside = [x for x in range(begin, stop) if covered[x] <= most]
     longest, run = (inside[0], inside[0]), inside[0]
     for a, b in zip(inside, [*inside[1:], inside[-1] + 2], strict=True):
         if b != a + 1:

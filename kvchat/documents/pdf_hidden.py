@@ -163,7 +163,7 @@ class _Look:
         filled = bool(_fill_of(one, *self._parts))
         if filled and self._colour[3] < _LEAST_ALPHA:
             return True
-        is_white = filled and self._least_colour() >= _LEAST_WHITE
+        is_white = filled and self._has_white()
         if not (is_white or self._places_count):
             return False
         box = x0, y0, x1, y1 = self.bounds(one, matrix)
@@ -176,8 +176,10 @@ class _Look:
             return True  # but a dash is flat, too
         return is_white and not self._is_on_colour(box)
 
-    def _least_colour(self) -> int:
-        return min(self._colour[0], self._colour[1], self._colour[2])
+    def _has_white(self) -> bool:
+        """The colour that was looked up last."""
+        red, green, blue, _ = self._colour
+        return red >= _LEAST_WHITE and green >= _LEAST_WHITE and blue >= _LEAST_WHITE
 
     def _is_on_colour(self, box: Box) -> bool:
         """Whether anything but white was painted under the middle of a box."""
@@ -191,7 +193,7 @@ class _Look:
     def _is_white(self, one: int) -> bool:
         if _kind_of(one) != pdfium.FPDF_PAGEOBJ_PATH or not _fill_of(one, *self._parts):
             return False
-        return self._least_colour() >= _LEAST_WHITE
+        return self._has_white()
 
 
 def _text(one: int, textpage: int | None) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from operator import sub
+from struct import iter_unpack
 from typing import Any, NamedTuple
 
 import pypdfium2
@@ -124,13 +125,13 @@ def char_boxes(textpage: pypdfium2.PdfTextPage, count: int) -> list[Box]:
     1.2 us a character; 2.3 through the binding).
     """
     handle = ctypes.byref(textpage.raw.contents)
-    flat: list[float] = []
+    boxes: list[Box] = []
     for start in range(0, count, _AT_ONCE):
         stop = min(start + _AT_ONCE, count)
         for _ in map(_get_char_box, repeat(handle), range(start, stop), *_PLACES):
             pass
-        flat += _BOXES[: 4 * (stop - start)]
-    return list(zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True))
+        boxes += iter_unpack("4d", memoryview(_BOXES).cast("B")[: 32 * (stop - start)])
+    return boxes
 
 
 _AT_ONCE = 4096

@@ -109,9 +109,11 @@ def _advances(textpage: pypdfium2.PdfTextPage, count: int) -> tuple[list[Box], l
     x, y = ctypes.c_double(), ctypes.c_double()
     boxes: list[Box] = []
     origins: list[Box] = []
+    handle = ctypes.byref(textpage.raw.contents)
+    to_room, to_x, to_y = ctypes.byref(room), ctypes.byref(x), ctypes.byref(y)
     for i in range(count):
-        pdfium.FPDFText_GetLooseCharBox(textpage, i, room)
-        pdfium.FPDFText_GetCharOrigin(textpage, i, x, y)
+        _get_room(handle, i, to_room)
+        _get_origin(handle, i, to_x, to_y)
         boxes.append((room.left, room.bottom, room.right, room.top))
         origins.append((x.value, y.value, x.value, y.value))
     return boxes, origins
@@ -153,6 +155,8 @@ _get_char_box = _bare(pdfium.FPDFText_GetCharBox, ctypes.c_int)
 """FPDFText_GetCharBox(text page, index, &left, &right, &bottom, &top)"""
 
 _get_code = _bare(pdfium.FPDFText_GetUnicode, ctypes.c_uint)
+_get_room = _bare(pdfium.FPDFText_GetLooseCharBox, ctypes.c_int)
+_get_origin = _bare(pdfium.FPDFText_GetCharOrigin, ctypes.c_int)
 
 
 def _turned(boxes: list[Box], rotation: int, width: float, height: float) -> list[Box]:

@@ -26,10 +26,12 @@ _UNSEEN = re.compile(
 _PLANE_ENDS = re.compile(
     "[" + "".join(chr(p << 16 | 0xFFFE) + chr(p << 16 | 0xFFFF) for p in range(1, 15)) + "]"
 )
+_BEYOND = re.compile("[\U00010000-\U0010ffff]")
 _BLANKS = re.compile(r"[^\S\n]+")
 _BLANK_LINES = re.compile(r"\n{3,}")
-_LEADERS = re.compile(r"(?: ?[.·]){4,} ?")
-_LOOSE_ACCENT = re.compile("(?<=[^\\W\\d_])([\u00a8\u00b4\u02c6\u02c7\u02da\u02dc])([^\\W\\d_])")
+# These two begin with a plain sign: then `re` skips what can be no beginning, four times as fast.
+_LEADERS = re.compile(r"(?: [.·]|\.|·)(?: ?[.·]){3,} ?")
+_LOOSE_ACCENT = re.compile("([\u00a8\u00b4\u02c6\u02c7\u02da\u02dc])(?<=[^\\W\\d_].)([^\\W\\d_])")
 _COMBINING = dict(
     zip("\u00a8\u00b4\u02c6\u02c7\u02da\u02dc", "\u0308\u0301\u0302\u030c\u030a\u0303", strict=True)
 )
@@ -44,7 +46,9 @@ def clean(text: str) -> str:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.isascii():
         text = _DRESSED.sub(lambda m: unicodedata.normalize("NFKC", m[0]), text)
-        text = unicodedata.normalize("NFC", _PLANE_ENDS.sub("", DASHES.sub("-", text)))
+        if _BEYOND.search(text):
+            text = _PLANE_ENDS.sub("", text)
+        text = unicodedata.normalize("NFC", DASHES.sub("-", text))
         text = _LOOSE_ACCENT.sub(_composed, text)
     text = _LEADERS.sub(" … ", _BLANKS.sub(" ", _UNSEEN.sub("", text)))
     lines = "\n".join(line.strip(" ") for line in text.split("\n"))

@@ -7,6 +7,7 @@ is meant for programs. It is found, counted and told, never dropped. Runs in the
 import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 import pypdfium2
@@ -25,7 +26,7 @@ _INVISIBLE = (pdfium.FPDF_TEXTRENDERMODE_INVISIBLE, pdfium.FPDF_TEXTRENDERMODE_C
 def _fast(function: Any, result: Any, *arguments: Any) -> Any:
     """The same function without the binding's checks, for a page of thousands of objects."""
     address = ctypes.cast(function, ctypes.c_void_p).value or 0
-    return ctypes.CFUNCTYPE(result, *arguments)(address)
+    return ctypes.PYFUNCTYPE(result, *arguments)(address)
 
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
@@ -92,7 +93,7 @@ def _objects(page: pypdfium2.PdfPage) -> Iterator[tuple[Matrix, int, int]]:
     handle = ctypes.cast(page.raw, _POINTER).value
     left = MOST_OBJECTS
     stack: list[tuple[Matrix, Iterator[int]]] = [
-        (_PLAIN, (_object_at(handle, i) for i in range(pdfium.FPDFPage_CountObjects(page))))
+        (_PLAIN, map(_object_at, repeat(handle), range(pdfium.FPDFPage_CountObjects(page))))
     ]
     while stack and left > 0:
         matrix, objects = stack[-1]
@@ -142,9 +143,9 @@ class _Look:
         self._page, self._textpage, self._places_count = page, textpage, places
         self._painted: list[tuple[int, Matrix]] = []
         self._box = (ctypes.c_float * 4)()
-        self._places = [ctypes.addressof(self._box) + 4 * i for i in range(4)]
+        self._places = [ctypes.byref(self._box, 4 * i) for i in range(4)]
         self._colour = (ctypes.c_uint * 4)()
-        self._parts = [ctypes.addressof(self._colour) + 4 * i for i in range(4)]
+        self._parts = [ctypes.byref(self._colour, 4 * i) for i in range(4)]
 
     def bounds(self, one: int, matrix: Matrix) -> Box:
         """left, bottom, right, top in the space of the page."""
@@ -162,7 +163,7 @@ class _Look:
         filled = bool(_fill_of(one, *self._parts))
         if filled and self._colour[3] < _LEAST_ALPHA:
             return True
-        is_white = filled and self._least_colour() >= _LEAST_WHITE
+        is_white = filled and self._has_white()
         if not (is_white or self._places_count):
             return False
         box = x0, y0, x1, y1 = self.bounds(one, matrix)
@@ -175,8 +176,10 @@ class _Look:
             return True  # but a dash is flat, too
         return is_white and not self._is_on_colour(box)
 
-    def _least_colour(self) -> int:
-        return min(self._colour[0], self._colour[1], self._colour[2])
+    def _has_white(self) -> bool:
+        """The colour that was looked up last."""
+        red, green, blue, _ = self._colour
+        return red >= _LEAST_WHITE and green >= _LEAST_WHITE and blue >= _LEAST_WHITE
 
     def _is_on_colour(self, box: Box) -> bool:
         """Whether anything but white was painted under the middle of a box."""
@@ -190,7 +193,7 @@ class _Look:
     def _is_white(self, one: int) -> bool:
         if _kind_of(one) != pdfium.FPDF_PAGEOBJ_PATH or not _fill_of(one, *self._parts):
             return False
-        return self._least_colour() >= _LEAST_WHITE
+        return self._has_white()
 
 
 def _text(one: int, textpage: int | None) -> str:

@@ -89,7 +89,7 @@ def is_garbled(text: str) -> bool:
     """Whether a font had no map to Unicode: control or private codes, or words of mixed scripts."""
     if not _UNUSUAL.search(text):
         return False
-    counts = Counter(c for c in text if not c.isspace() and c != HYPHEN_MARK)
+    counts = Counter("".join(text.replace(HYPHEN_MARK, "").split()))
     odd = sum(n for c, n in counts.items() if unicodedata.category(c) in _ODD or c == "\ufffd")
     if counts.total() < FEW_CHARACTERS:
         return False

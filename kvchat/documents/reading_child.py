@@ -112,6 +112,9 @@ def _marks(pdf: pypdfium2.PdfDocument, number: int, texts: list[str]) -> list[li
 
 def main() -> None:
     limit_memory()
+    # Boxes by the thousand would have all that Python keeps looked through several times a page.
+    gc.freeze()
+    gc.set_threshold(100_000)
     # PDFium must not be able to write into our answers: keep the pipe, point stdout elsewhere.
     out = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1)
     os.dup2(2, 1)

@@ -7,7 +7,9 @@ that they stand on. The rules are those of the Unicode bidirectional algorithm (
 and without its explicit levels. Pure geometry; knows no PDF.
 """
 
+import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
@@ -16,6 +18,11 @@ from statistics import median
 from kvchat.documents.reading_order import Box, Ordered
 
 _RIGHT = ("R", "AL")
+_MAY_BE_RIGHT = re.compile(
+    "[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\U00010800-\U00010fff\U0001e800-\U0001efff]"
+)
+"""The blocks where all such letters are."""
+
 _LEFT = ("L", "EN", "AN")
 _WITHIN_NUMBERS = frozenset(".,:/-−٫٬%")
 _BLANK_GAP = 0.1
@@ -33,10 +40,11 @@ _OPENING, _CLOSING = "([{", ")]}"
 
 def is_right_to_left(text: str) -> bool:
     """Whether enough of a page is written so that its lines are to be put together anew."""
-    if text.isascii():
+    if not _MAY_BE_RIGHT.search(text):
         return False
-    kinds = [unicodedata.bidirectional(c) for c in text if c.isalpha()]
-    return sum(kind in _RIGHT for kind in kinds) > len(kinds) / 5
+    counts = [(c, n) for c, n in Counter(text).items() if c.isalpha()]
+    num_right = sum(n for c, n in counts if unicodedata.bidirectional(c) in _RIGHT)
+    return num_right > sum(n for _, n in counts) / 5
 
 
 @dataclass(slots=True)

@@ -35,6 +35,12 @@ def test_interleaved_columns_are_read_one_after_the_other():
     assert in_reading_order(text, boxes) == "\n".join([*LEFT, *RIGHT])
 
 
+def test_letters_that_go_backwards_at_the_right_edge():
+    text, boxes = laid_out(*rows(LEFT, RIGHT), (500, 480, "ab"))
+    boxes[-1] = (478, 480, 482.5, 487)
+    assert in_reading_order(text, boxes) == "\n".join([*LEFT, *RIGHT, "ab"])
+
+
 def test_three_columns_under_a_headline_and_over_a_footer():
     third = [line.replace("right one", "last of all") for line in RIGHT]
     text, boxes = laid_out(

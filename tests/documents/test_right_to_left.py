@@ -1,6 +1,7 @@
 """Arabic and Hebrew as they are written, whatever order the file names their letters in."""
 
 import random
+import unicodedata
 
 import pytest
 
@@ -81,3 +82,13 @@ def test_real_pages(shared_pdfs):
     story = page("ar-aljahiz.pdf")
     assert "وَكَانَتْ دَجَاجَتُهُ ٱلَّتِي أَهْدَاهَا دُونَ مَا كَانَ" in story
     assert "قَالَ: “لَا وَٱللّٰهِ وَلَا تِلْكَ ٱلدَّجَاجَةُ!”" in story
+
+
+def test_every_letter_that_is_written_from_the_right_counts():
+    letters = [c for c in map(chr, range(0x110000)) if c.isalpha() and _is_from_the_right(c)]
+    assert len(letters) > 1000
+    assert all(is_right_to_left(letter) for letter in letters)
+
+
+def _is_from_the_right(letter):
+    return unicodedata.bidirectional(letter) in ("R", "AL")

@@ -122,6 +122,28 @@ def test_deleting_a_turn_asks_first(looking: Looking) -> None:
     assert replies(page) == ["1 2 3 4"]
 
 
+def test_escape_keeps_a_turn_and_the_question_tells_of_its_versions(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "count to 3")
+    page.locator(".user-row").hover()
+    page.get_by_role("button", name="Delete this turn").click()
+    asking = page.locator(".kv-asking")
+    expect(asking).to_contain_text("Delete question and reply?")
+    page.keyboard.press("Escape")
+    expect(asking).to_have_count(0)
+    expect(page.get_by_role("button", name="Delete this turn")).to_be_focused()
+    page.get_by_role("button", name="Answer again").click()
+    expect(page.locator(".kv-versions")).to_contain_text("2/2")
+    answered(page)
+    page.locator(".user-row").hover()
+    page.get_by_role("button", name="Delete this turn").click()
+    expect(asking).to_contain_text("all replies to it")
+    page.mouse.click(5, 5)  # the focus is elsewhere
+    page.keyboard.press("Escape")
+    expect(asking).to_have_count(0)
+    assert replies(page) == ["1 2 3"]
+
+
 def test_a_reload_finds_the_chat_and_the_draft(looking: Looking) -> None:
     page = looking.open()
     ask(page, "What is it?")

@@ -24,7 +24,7 @@
   };
   const escape = () => {
     if (document.querySelector("dialog[open]")) return; // it closes itself
-    if (K.endEdit()) return;
+    if (K.endAsking() || K.endEdit()) return;
     if (K.notes.live) K.stop();
     else if (document.body.classList.contains("kv-side-open")) K.showSide(false);
     else if (K.panel.isOpen() && matchMedia("(max-width: 1099px)").matches) K.panel.close();

@@ -96,12 +96,20 @@
     const keep = () => anew(spot);
     const no = K.el("button", { type: "button", class: "kv-plain", text: K.say("ui.keep"), on: { click: keep } });
     spot.replaceChildren(
-      K.el("span", { class: "kv-muted", text: K.say("ui.delete_turn.sure") }),
+      K.el("span", { class: "kv-muted", text: K.say(note.num_siblings > 1 ? "ui.delete_turn.sure.versions" : "ui.delete_turn.sure") }),
       no,
       K.el("button", { type: "button", class: "kv-danger", text: K.say("ui.delete"), on: { click: () => K.act("remove", K.turnOf(note)) } })
     );
     spot.classList.add("kv-asking");
     no.focus();
+  };
+  // Escape: what is asked under a question is not done; whether something was asked.
+  K.endAsking = () => {
+    const asking = document.querySelector("#kv-chat .kv-asking");
+    if (!asking) return false;
+    anew(asking);
+    asking.querySelector("button:last-of-type")?.focus();
+    return true;
   };
   const versions = (note) => {
     const go = (step) => K.act("switch", { ...K.turnOf(note), sibling: note.sibling + step });

@@ -88,7 +88,7 @@ def test_what_needs_a_start_of_its_own_says_where_the_page_is(
 @pytest.mark.parametrize("name", ["photo.png", "none.pdf"])
 def test_bad_input_is_said_first(running: Running_, tmp_path: Path, capsys: Any, name: str) -> None:
     running()
-    (tmp_path / "photo.png").write_bytes(b"\x89PNG and so on")
+    (tmp_path / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
     assert cli.main(["ask", "  "]) == 1
     assert "empty message" in capsys.readouterr().err
     assert cli.main(["ask", "what is it", "--pdf", str(tmp_path / name)]) == 1

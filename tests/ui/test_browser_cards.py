@@ -46,6 +46,44 @@ def test_another_program_that_grew_is_named(
     expect(box).to_be_hidden()
 
 
+def test_what_was_before_the_page_or_in_another_chat_is_no_news(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "count to 3")
+    chat = page.evaluate("kvchat.chat")
+    looking.talks.record(chat, "requantize", "others_grew", 351 * MIB, tokens=64, formats="int8")
+    box = page.locator(".kv-memory-card")
+    expect(box).to_be_visible()
+    page.reload()
+    expect(page.locator(".kv-text")).to_have_count(1)
+    page.wait_for_timeout(1200)
+    expect(box).to_be_hidden()
+    looking.talks.record(chat, "requantize", "others_grew", 186 * MIB, tokens=64, formats="int8")
+    looking.talks.ledger_since(chat, 0)[-1]["chat"] = "another"
+    page.wait_for_timeout(1200)
+    expect(box).to_be_hidden()
+    looking.talks.record(chat, "requantize", "others_grew", 42 * MIB, tokens=64, formats="int8")
+    expect(box).to_contain_text("42 MiB")
+
+
+@pytest.mark.parametrize(("more", "num"), [(2, 0), (640, 1)])
+def test_fewer_bits_are_offered_only_for_a_gain_worth_them(
+    looking: Looking, more: int, num: int
+) -> None:
+    page = looking.page
+    ask(page, "count to 3")
+    page.evaluate(
+        "(more) => { const call = kvchat.call; kvchat.call = (name, sent) => name === 'foretell'"
+        " ? { now: { tokens: 100 }, then: { tokens: 100 + more } } : call(name, sent) }",
+        more,
+    )
+    chat = page.evaluate("kvchat.chat")
+    looking.talks.record(chat, "requantize", "others_grew", 351 * MIB, tokens=64, formats="int8")
+    box = page.locator(".kv-memory-card")
+    expect(box).to_contain_text("351 MiB")
+    page.wait_for_timeout(200)
+    expect(box.get_by_role("button", name="for old turns")).to_have_count(num)
+
+
 def test_turns_left_out_are_read_again_from_the_card(looking: Looking) -> None:
     looking.talks.room = 200
     page = looking.page

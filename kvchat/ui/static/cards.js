@@ -4,16 +4,18 @@
   const K = window.kvchat;
   const MIB = 2 ** 20;
   const SHOWN_S = 300;
+  const LEAST_GAIN = 64; // tokens: for fewer, no bits are given up
   const GREW_S = 60;
   const STEPS = ["int8/int8", "int6/int4", "int4/int4"];
   let entries = [];
   let others = []; // [at_s, bytes of other programs] of the last minute
+  let began = Date.now() / 1000; // this page's time with this server: what was before is no news
   let acted = ""; // the key of the card whose button was pressed, and what came of it
   let outcome = "";
 
   const closed = new Set();
-  const recent = (entry) => Date.now() / 1000 - entry.at_s < SHOWN_S;
   const lastNote = () => K.notes.turns.at(-1);
+  const recent = (entry) => entry.at_s >= began && Date.now() / 1000 - entry.at_s < SHOWN_S && (entry.chat ?? K.chat) === K.chat;
   const device = () => K.frame?.device ?? {};
   const newest = (is) => entries.findLast((entry) => recent(entry) && is(entry));
 
@@ -178,6 +180,7 @@
       if (done) one.then?.();
     };
     const element = K.el("button", { type: "button", class: "kv-plain", text: K.say(one.code, one.facts), on: { click: press } });
+    element.hidden = one.code === "ui.card.fewer_bits"; // until it is known what it gains
     one.element = element;
     return element;
   };
@@ -188,8 +191,9 @@
       const found = await K.call("foretell", { changes: one.changes });
       const more = (found.then?.tokens ?? 0) - (found.now?.tokens ?? 0);
       if (box.kvKey !== key || !one.element?.isConnected) return;
-      if (more > 0) K.put(one.element, `${K.say(one.code, one.facts)} ${K.say("ui.card.more", { tokens: more })}`);
-      else if (one.code === "ui.card.fewer_bits") one.element.remove(); // it would gain nothing
+      if (one.code === "ui.card.fewer_bits" && more < LEAST_GAIN) one.element.remove();
+      else if (more > 0) K.put(one.element, `${K.say(one.code, one.facts)} ${K.say("ui.card.more", { tokens: more })}`);
+      K.show(one.element, true);
     }
   };
   const stand = () => {
@@ -209,6 +213,9 @@
   K.on("notes", (notes) => {
     if (notes.live) acted = outcome = ""; // it goes on: the card has done its work
     draw();
+  });
+  K.on("online", (is) => {
+    if (is) began = Date.now() / 1000; // kvchat may have been started anew
   });
   K.on("entries", (list) => {
     entries = list;

@@ -12,7 +12,8 @@
     source?.close();
     source = null;
   };
-  const take = (event) => {
+  const take = (chat, event) => {
+    if (chat !== K.chat) return; // it was under way when another chat was opened
     const frame = JSON.parse(event.data);
     K.frame = frame;
     if (!K.online) {
@@ -42,9 +43,9 @@
   const open = () => {
     close();
     if (document.hidden) return;
-    const chat = K.chat ? `?chat=${encodeURIComponent(K.chat)}` : "";
-    source = new EventSource(`/api/live${chat}`);
-    source.onmessage = take;
+    const chat = K.chat;
+    source = new EventSource(`/api/live${chat ? `?chat=${encodeURIComponent(chat)}` : ""}`);
+    source.onmessage = (event) => take(chat, event);
     source.addEventListener("gone", () => {
       close();
       K.act("open"); // says so, and shows an empty page

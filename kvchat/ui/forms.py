@@ -8,6 +8,7 @@ and one that nothing is known of is named so.
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from kvchat.errors import SettingsError
@@ -72,14 +73,32 @@ def preset_values(name: str) -> dict[str, Any]:
 
 
 def mistakes(changes: Mapping[str, object], lang: Language) -> dict[str, dict[str, str]]:
-    """Setting -> what is wrong with its new value, each looked at for itself."""
+    """Setting -> what is wrong with its new value, each looked at for itself, under the name that
+    the form gives it.
+    """
     found = {}
     for name, value in changes.items():
         try:
             checked(name, value)
         except SettingsError as error:
-            found[name] = problem(error, lang) or {}
+            label = SCHEMA[name].label[lang] if name in SCHEMA else name
+            named = SettingsError(error.code, **{**error.facts, "name": label})
+            found[name] = problem(named, lang) or {}
+            if meant := _with_unit(name, value):
+                found[name]["remedy"] += " " + say("ui.settings.meant", lang, size=meant)
     return found
+
+
+def _with_unit(name: str, value: object) -> str | None:
+    """A size written without its unit, with one that makes it right; None where none does."""
+    number = str(value).strip()
+    if name not in SCHEMA or SCHEMA[name].kind != "size" or not number.replace(".", "").isdecimal():
+        return None
+    for unit in ("MiB", "GiB"):
+        with suppress(SettingsError):
+            checked(name, f"{number} {unit}")
+            return f"{number} {unit}"
+    return None
 
 
 def written(entry: Entry, value: object) -> object:

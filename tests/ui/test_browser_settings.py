@@ -214,8 +214,16 @@ def test_a_wrong_value_is_told_beside_its_field(screen: Screen, lang: str) -> No
     for name in ("temperature", "memory_budget"):
         expect(page.locator(f"[data-name={name}] .kv-mistake")).to_be_visible()
         expect(page.locator(f"#kv-set-{name}")).to_have_attribute("aria-invalid", "true")
-    screen.press("ui.settings.apply")
-    expect(page.locator("[data-name=temperature] .kv-mistake")).to_be_visible()
+    apply = page.get_by_role("button", name=screen.say("ui.settings.apply"), exact=True)
+    expect(apply).to_be_disabled()
+    expect(page.locator(".kv-outlook")).not_to_contain_text(re.compile(r"^0|0 changes|0개"))
+    page.fill("#kv-set-temperature", "0.5")
+    expect(page.locator("[data-name=temperature] .kv-mistake")).to_be_hidden()
+    expect(apply).to_be_disabled()
+    page.fill("#kv-set-memory_budget", "1700 KiB")
+    expect(apply).to_be_enabled()
+    page.fill("#kv-set-temperature", "9")
+    expect(apply).to_be_disabled()
     assert screen.tiny.talks.settings.temperature == 0
     screen.press("ui.settings.undo")
     expect(page.locator("[data-name=temperature] .kv-mistake")).to_be_hidden()

@@ -71,6 +71,18 @@ def test_each_mistake_stands_with_its_setting() -> None:
     assert all(one["message"] and one["remedy"] for one in found.values())
 
 
+def test_a_mistake_names_the_field_and_the_unit_that_was_left_out() -> None:
+    (found,) = mistakes({"memory_budget": "500"}, "en").values()
+    label = SCHEMA["memory_budget"].label["en"]
+    assert found["message"] == f"500 is out of range for '{label}'."
+    assert found["remedy"].endswith("Is 500 MiB meant?")
+    (found,) = mistakes({"memory_budget": "500"}, "ko").values()
+    assert SCHEMA["memory_budget"].label["ko"] in found["message"]
+    assert "500 MiB" in found["remedy"]
+    for name, value in (("memory_budget", "6 GB"), ("memory_budget", "-5"), ("top_k", "-500")):
+        assert "meant" not in mistakes({name: value}, "en")[name]["remedy"]
+
+
 def test_help_calls_automatic_what_the_button_calls_so() -> None:
     english, korean = fields("en"), fields("ko")
     assert not any(re.search(r"\bauto\b", one["help"]) for one in english.values())

@@ -41,7 +41,10 @@
       element.dataset.ms = Math.round(performance.now() - began);
       busy = false;
       if (waiting) return next();
-      if (found.error) return say(found.error);
+      if (found.error) {
+        wrong({});
+        return say(found.error);
+      }
       wrong(found.mistakes);
       draw(found, Object.keys(changes).length > 0);
     };
@@ -52,7 +55,7 @@
     };
     const draw = (found, isChanged) => {
       drawCosts(found.fidelity, found.effects);
-      K.put(when, isChanged ? effects(found.effects) : "");
+      K.put(when, isChanged && Object.keys(found.effects).length ? effects(found.effects) : "");
       if (found.problem) return say({ message: `${found.problem.message} ${found.problem.remedy}` });
       const { now: before, then } = found;
       const short = then.short_by_bytes > 0;

@@ -187,10 +187,12 @@
     K.put(said, text);
     said.classList.toggle("kv-wrong", wrong);
   };
+  let isWrong = false; // a mistake stands: nothing is applied before it is put right
   const draw = () => {
     const changed = changes();
     const count = touched().size;
-    apply.disabled = undo.disabled = count === 0;
+    undo.disabled = count === 0;
+    apply.disabled = count === 0 || isWrong;
     K.show(scope, count > 0);
     for (const [name, one] of fields) {
       one.element.classList.toggle("kv-changed", changed.has(name) || resets.has(name));
@@ -200,6 +202,8 @@
     outlook.ask(Object.fromEntries(changed), (mistakes) => mark(mistakes));
   };
   const mark = (mistakes) => {
+    isWrong = Object.keys(mistakes ?? {}).length > 0;
+    apply.disabled = touched().size === 0 || isWrong;
     for (const [name, one] of fields) {
       const wrong = mistakes?.[name];
       K.show(one.mistake, Boolean(wrong));

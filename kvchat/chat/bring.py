@@ -104,14 +104,21 @@ def asking_of(store: Store, chat: str, question: str) -> Asking:
 
 
 def bring(
-    there: Attached, asking: Asking, shelf: Shelf, settings: Settings, capacity_tokens: int
+    there: Attached,
+    asking: Asking,
+    shelf: Shelf,
+    settings: Settings,
+    capacity_tokens: int,
+    most_tokens: int = 0,
 ) -> Brought:
     """Waits for documents that are still being read; those that cannot be read bring nothing.
+    `most_tokens`: what fits where it is read in the smallest steps, for passages.
 
     Raises OutOfMemory where what is pinned cannot come along.
     """
     brought = Brought()
     room = Room(capacity_tokens, shelf.count(asking.question))
+    tight = Room(max(capacity_tokens, most_tokens), room.question_tokens)
     read = [one for one in there.documents if shelf.wait(one.document, one.name) is not None]
     decided = decide(there, read, shelf, settings, room)
     for one in decided:
@@ -128,7 +135,7 @@ def bring(
     if taken > room.tokens and (pinned or there.brings_pinned):
         raise _no_room_for(taken, room)
     if searched:
-        suits = _suiting(decided, asking, there, shelf, settings, room.most - taken)
+        suits = _suiting(decided, asking, there, shelf, settings, tight.most - taken)
         suits.passages = [one for one in suits.passages if not _is_among(one, pinned)]
         if suits.missed:
             num_brought = len(suits.passages) + len(suits.pages)
@@ -137,7 +144,7 @@ def bring(
         brought.to_sum = [
             (d, suits.to_sum[d.document]) for d in searched if d.document in suits.to_sum
         ]
-        brought.room_tokens = room.most - taken
+        brought.room_tokens = tight.most - taken
     _name_new(brought, decided, there)
     return brought
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvchat.documents.fence import PAGE_MARK, pages_summed
+from kvchat.documents.fence import NO_ROOM, PAGE_MARK, pages_summed
 from kvchat.store.records import Attachment
 
 
@@ -13,7 +13,7 @@ def pages_brought(attachment: Attachment) -> list[int]:
 
 def source(attachment: Attachment) -> dict[str, Any]:
     """`pages` of a searched document, or those that a summary covers; `asked`: whether the question
-    searched it at all.
+    searched it at all; `no_room`: something of it suited, and did not fit.
     """
     pages = sorted(set(pages_brought(attachment))) if attachment.mode == "passages" else []
     summed = pages_summed(attachment.text) if attachment.mode == "passages" else None
@@ -23,4 +23,5 @@ def source(attachment: Attachment) -> dict[str, Any]:
         "mode": "summary" if summed is not None else attachment.mode,
         "pages": pages if summed is None else summed,
         "asked": bool(attachment.text),
+        "no_room": not pages and any(f"({note})" in attachment.text for note in NO_ROOM.values()),
     }

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from kvchat.chat.shelf import Shelf
 from kvchat.documents.asked_pages import PagesAsked, asked_pages
-from kvchat.documents.fence import fence_nothing, fence_passages
+from kvchat.documents.fence import NO_ROOM, fence_nothing, fence_passages
 from kvchat.documents.follow import has_own_words, resolved, without_documents
 from kvchat.documents.passages import Passage
 from kvchat.documents.retrieve import Index, asks_something
@@ -26,6 +26,7 @@ _NOTHING = {
     False: "nothing was found in it for this question; say so if it is about the document",
     True: "이 문서에서 질문에 맞는 내용을 찾지 못했음. 문서에 대한 질문이면 문서에 없다고 답할 것",
 }
+_NO_ROOM = {False: NO_ROOM["en"], True: NO_ROOM["ko"]}
 _NO_SUCH_PAGE = {
     False: "it has {of} pages, and no page {pages}",
     True: "이 문서는 {of}쪽이며 {pages}쪽은 없음",
@@ -95,6 +96,9 @@ def suiting(
             said = f"{query.context} {query.text}".strip()
             scored = shelf.meanings.fused(scored, said, cut, most_passages)
         _take(found, [one.passage for one in scored], shelf, room_tokens)
+    if found.missed and not (found.pages or found.passages):
+        for sha in dict.fromkeys(one.document for one in found.missed):
+            found.notes.setdefault(sha, []).append(_NO_ROOM[korean])
     is_empty = not (found.pages or found.passages or found.missed or found.to_sum)
     if is_empty and (named or asks_something(asking.question)):
         for one in documents:

@@ -49,6 +49,13 @@ def fence_passages(
     return "\n".join([*lines, _CLOSE])
 
 
+NO_ROOM = {
+    "en": "passages of it suit this question, but none fits into memory; say so",
+    "ko": "질문에 맞는 대목이 있으나 메모리에 들어갈 자리가 없음. 그렇다고 답할 것",
+}
+"""What stands in the fence where nothing came along for want of room."""
+
+
 def fence_nothing(name: str, notes: Sequence[str]) -> str:
     """In the place of passages: a model that is told nothing makes something up."""
     return "\n".join([_opening(name), *(f"({note})" for note in notes), _CLOSE])

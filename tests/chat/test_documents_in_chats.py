@@ -10,6 +10,7 @@ import pytest
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.conversations import Conversations
 from kvchat.chat.rows import DocumentRow
+from kvchat.documents.fence import NO_ROOM
 from kvchat.errors import DocumentError, StoreError
 from tests.chat.test_conversations import answered, ended
 from tests.documents.small_pdf import write_pdf
@@ -439,6 +440,43 @@ def test_no_more_passages_are_brought_along_than_fit(start: Start, tmp_path: Pat
     (brought,) = conversations._store.messages(chat)[0].attachments
     assert len(brought.passages) == row["arguments"]["passages"]
     answered(conversations.ask(chat, "And the pump of the garden?"))
+
+
+def test_passages_that_do_not_fit_are_told_under_the_reply_and_to_the_model(
+    start: Start, tmp_path: Path
+) -> None:
+    """Never an answer from nothing, without a word."""
+    conversations = start(document_mode="passages", prefill_chunk=512, max_new_tokens=8)
+    engine = conversations._worker.engine
+    assert engine is not None
+    long = " ".join(f"The lamp of the harbour is number {n}." for n in range(60))
+    path = pdf(tmp_path / "a.pdf", long, *FACTS)
+    chat = conversations.new_chat()
+    conversations.add_document(chat, path, "a.pdf")
+    conversations.wait_documents(chat)
+    conversations.apply({"memory_budget": engine.costs.needed_bytes(300, 32)})
+    answered(conversations.ask(chat, "Which lamp of the harbour?"))
+    (row,) = [one for one in conversations.ledger_since(chat, 0) if one["code"] == "fewer_passages"]
+    assert row["arguments"]["passages"] == 0
+    (turn,) = conversations.history(chat)
+    (source,) = turn.sources
+    assert (source["no_room"], source["pages"]) == (True, [])
+    (brought,) = conversations._store.messages(chat)[0].attachments
+    assert NO_ROOM["en"] in brought.text
+
+
+def test_passages_have_the_room_that_smaller_steps_leave(start: Start, tmp_path: Path) -> None:
+    conversations = start(document_mode="passages", passages=1, max_new_tokens=8)
+    engine = conversations._worker.engine
+    assert engine is not None
+    chat = conversations.new_chat()
+    conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS), "a.pdf")
+    budget = engine.costs.needed_bytes(600, 32)
+    chunk = next(n for n in (512, 256, 128) if engine.costs.largest_tokens(budget, n) < 400)
+    conversations.apply({"memory_budget": budget, "prefill_chunk": chunk})
+    answered(conversations.ask(chat, "Which lamp of the harbour?"))
+    (brought,) = conversations._store.messages(chat)[0].attachments
+    assert brought.passages
 
 
 def test_a_document_in_a_turn_that_was_left_out_is_not_cited_but_searched(

@@ -52,6 +52,7 @@
     if (one.mode === "whole") return K.say("ui.source.whole", { name: one.name });
     if (one.mode === "summary") return K.say("ui.source.summary", { name: one.name, pages: one.pages });
     if (one.pages.length) return K.say(one.pages.length === 1 ? "ui.source.page" : "ui.source.pages", { name: one.name, pages: one.pages });
+    if (one.no_room) return K.say("ui.source.no_room", { name: one.name });
     return one.asked ? K.say("ui.source.nothing", { name: one.name }) : "";
   };
 

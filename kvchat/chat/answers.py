@@ -227,6 +227,7 @@ class Answers:
 
     def _asking(self, live: LiveAnswer, keeper: Keeper) -> Asking:
         settings = self._settings()
+        self._frames.answering(live.chat)
         admit = self._admit(live, keeper, settings, self._store)
         admit = at_own_risk(admit) if live.at_own_risk else admit
         return Asking(
@@ -356,10 +357,14 @@ class Answers:
         cite = citer(there.as_told(question), there, self._shelf)
         about = (question.hash, engine.loaded.name, cite, self._frames.held_bytes)
         live.opening = opening_of(engine.loaded)
+
+        def when_kept() -> None:
+            self._frames.answered(chat)
+
         if reply is None:
-            return told, KeepInChat(store, live, *about)
+            return told, KeepInChat(store, live, *about, when_kept=when_kept)
         found = begun(store, chat, reply, engine.loaded.tokenizer, live.opening)
-        kept = KeepInChat(store, live, *about, begun=found)
+        kept = KeepInChat(store, live, *about, when_kept=when_kept, begun=found)
         longer = replace(told, messages=told.messages[:-1], begun=found.ids)
         return longer, KeepLonger(kept, store, chat, found)
 

@@ -5,7 +5,7 @@ Measures nothing itself; cheap enough to be asked ten times a second.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -38,6 +38,19 @@ class Frames:
         self._known = known
         self._gauges = gauges
         self._documents = documents
+        self._answered: tuple[str, Mapping[str, str | None]] = ("", {})
+
+    def answering(self, chat: str) -> None:
+        """Its text is about to change: whatever turns it has are those that are shown."""
+        if self._answered[0] == chat:
+            self._answered = ("", {})
+
+    def answered(self, chat: str) -> None:
+        """An answer was kept: the open text has these versions of the replies, whichever are shown
+        later.
+        """
+        turns = self._known.of(chat).exchanges
+        self._answered = (chat, {one.user_hash: one.reply_hash for one in turns})
 
     def chat_bytes(self) -> dict[str, int]:
         """What of each chat is in the cache: by its blocks, or as the open text."""
@@ -78,15 +91,25 @@ class Frames:
         return on_device(measured, newest)
 
     def dressed(self, measured: dict[str, Any], chat: str | None) -> dict[str, Any]:
-        """What the worker measured, as a frame of that chat."""
+        """What the worker measured, as a frame of that chat. `kv` gets two more items:
+
+        chat_bytes         what is in the cache of this chat, open or kept for reuse
+        other_chats_bytes  of the slack, what another chat's open text holds; 0 while this one's is
+
+        A turn's `shown`: whether the version that is in the text is the one on the screen.
+        """
         frame = {key: value for key, value in measured.items() if key != "chats"}
         known = self._known.of(chat) if chat else None
+        held_bytes = sum(row["bytes"] for row in frame["spans"])
         if chat is None or frame["chat"] != chat:
-            frame |= {"spans": [], "turns": [], "kv": _all_idle(frame["kv"])}
+            kept_bytes = measured["chats"].get(chat, 0)
+            kv = _all_idle(frame["kv"], held_bytes) | {"chat_bytes": kept_bytes}
+            frame |= {"spans": [], "turns": [], "kv": kv}
         elif known is not None:
-            spans = [_with_figures(known, row) for row in frame["spans"]]
+            spans = [self._dressed_row(chat, known, row) for row in frame["spans"]]
             turns = [row for row in spans if row["kind"] == "turn"]
-            frame |= {"spans": spans, "turns": turns}
+            kv = frame["kv"] | {"other_chats_bytes": 0, "chat_bytes": held_bytes}
+            frame |= {"spans": spans, "turns": turns, "kv": kv}
         rows = [
             {
                 "document": row.document,
@@ -116,6 +139,15 @@ class Frames:
             "ledger": [],
         }
 
+    def _dressed_row(self, chat: str, known: Known, row: dict[str, Any]) -> dict[str, Any]:
+        if row["kind"] != "turn":
+            return _with_figures(known, row)
+        there, (of, versions) = known.by_name.get(row["name"]), self._answered
+        shown = there is not None
+        if there is not None and of == chat and row["name"] in versions:
+            shown = versions[row["name"]] == there.reply_hash
+        return _with_figures(known, row) | {"shown": shown}
+
     def ledger_since(self, chat: str | None, number: int) -> list[dict[str, Any]]:
         """Entries that are new or grew after that change, oldest first; those of one chat with the
         numbers of their turns as the person counts them now, as far as they are shown.
@@ -136,9 +168,12 @@ def _with_figures(known: Known, row: dict[str, Any]) -> dict[str, Any]:
     return row | figures | {"pinned": row["pinned"] or row["name"] in known.pinned}
 
 
-def _all_idle(kv: dict[str, int]) -> dict[str, int]:
-    """Another chat's text is open: to this one, all of it is room that can be had back."""
-    return kv | {"hot_window_bytes": 0, "slack_bytes": kv["device_bytes"]}
+def _all_idle(kv: dict[str, int], held_bytes: int) -> dict[str, int]:
+    """Another chat's text is open, and its spans hold so much: to this one, all of it is room that
+    can be had back.
+    """
+    others = {"other_chats_bytes": held_bytes + kv.get("hot_window_bytes", 0)}
+    return kv | others | {"hot_window_bytes": 0, "slack_bytes": kv["device_bytes"]}
 
 
 @cache

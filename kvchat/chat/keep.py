@@ -56,8 +56,9 @@ class KeepInChat:
     """Drafts the reply token by token, then makes it a message with its figures and citations.
 
     `cite` gives the answer's citations, told again once it is complete; `held_bytes` what turns of
-    the chat held before. `tells_all`: listeners are told of every turn left out, not only of news.
-    `begun`: the reply that this one goes on from.
+    the chat held before. `when_kept` is called once the reply is a message. `tells_all`: listeners
+    are told of every turn left out, not only of news. `begun`: the reply that this one goes on
+    from.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class KeepInChat:
         cite: Cite = lambda *_: [],
         held_bytes: HeldBytes = lambda *_: None,
         *,
+        when_kept: Callable[[], None] = lambda: None,
         tells_all: bool = False,
         begun: Begun | None = None,
     ) -> None:
@@ -79,6 +81,7 @@ class KeepInChat:
         self._cite = cite
         self._held_bytes = held_bytes
         self._user_hash = user_hash
+        self._when_kept = when_kept
         self._tells_all = tells_all
         self._begun = begun
         self._left_out: tuple[str, ...] = ()
@@ -126,6 +129,7 @@ class KeepInChat:
         now = time.time()
         generation = Generation("", tuple(ids), reason, figures, citations, self._model, now)
         self._store.finish_draft(self._chat, text, generation)
+        self._when_kept()
         self._tell_what_is_held_better()
 
     def _tell_what_is_held_better(self) -> None:

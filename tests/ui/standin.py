@@ -93,6 +93,8 @@ class StandIn:
         self.other_bytes, self.refuse_settings = OTHER, False
         self.marks: list[dict[str, Any]] = []
         self.at_own_risk = False
+        self.kept_bytes: int | None = None  # of the chat, while another one's text is open
+        self.other_version: int | None = None  # the turn of which another one is in the text
         self.host_bytes = 0  # of the oldest turn, moved to the computer's memory
         self._device = threading.Lock()
         self._begun_s, self._load_s = time.monotonic(), load_s
@@ -147,11 +149,20 @@ class StandIn:
             "kv": {"device_bytes": kv + hot + slack, "disk_bytes": 0,
                    "host_bytes": sum(s["host_bytes"] for s in spans),
                    "hot_window_bytes": hot, "slack_bytes": slack, "idle_bytes": idle,
-                   "capacity_tokens": self.room},
+                   "chat_bytes": kv, "other_chats_bytes": 0, "capacity_tokens": self.room},
             "spans": spans, "turns": [s for s in spans if s["kind"] == "turn"],
             "documents": documents, "ledger": [], "marks": list(self.marks),
             "undo": self._chat(chat).undo if chat else {"offered": [], "asked": []},
-        }  # fmt: skip
+        } | self._elsewhere(kv, hot, slack)  # fmt: skip
+
+    def _elsewhere(self, kv: int, hot: int, slack: int) -> dict[str, Any]:
+        """What is another for a chat whose text is not open."""
+        if self.kept_bytes is None:
+            return {}
+        rest = {"device_bytes": kv + hot + slack, "slack_bytes": kv + hot + slack}
+        rest |= {"hot_window_bytes": 0, "host_bytes": 0, "disk_bytes": 0, "idle_bytes": slack}
+        rest |= {"chat_bytes": self.kept_bytes, "other_chats_bytes": kv + hot}
+        return {"spans": [], "turns": [], "kv": rest | {"capacity_tokens": self.room}}
 
     def _spans(self, chat: str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         here = self._chats.get(chat or "")
@@ -182,6 +193,7 @@ class StandIn:
             "formats": {name: size}, "tier": "mixed" if on_host else "device",
             "host_bytes": on_host, "evicted_tokens": 0, "reused_tokens": tokens // 2,
             "prefill_s": 0.4, "decode_tokens_per_s": 33.2, "pinned": False, "shared": False,
+            "name": f"u{turn}" if turn else "", "shown": turn != self.other_version,
         }  # fmt: skip
 
     def _progress(self, here: Chat) -> list[dict[str, Any]]:

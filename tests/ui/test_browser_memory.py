@@ -226,3 +226,49 @@ def test_a_turn_is_pinned_from_the_cache_tab(looking: Looking) -> None:
     assert [one.pinned for one in looking.talks.history(page.evaluate("kvchat.chat"))] == [True]
     row.get_by_role("button", name="unpin").click()
     expect(row.locator("[aria-pressed=false]")).to_have_count(1)
+
+
+@pytest.mark.parametrize(
+    ("kept_bytes", "on_turn", "on_context"),
+    [
+        (37 * MIB, "kept for reuse: 37", "read on from memory with the next question"),
+        (0, "not in memory now", "read again with the next question"),
+    ],
+)
+def test_a_chat_whose_text_is_not_open_says_where_it_is(
+    looking: Looking, kept_bytes: int, on_turn: str, on_context: str
+) -> None:
+    page = looking.page
+    for _ in range(2):
+        ask(page, "count to 9")
+    expect(page.locator(".kv-meter-text")).to_contain_text(re.compile(r"^\d.* of .* tokens$"))
+    looking.talks.kept_bytes = kept_bytes
+    for line in page.locator(".kv-figures .kv-chip").all():
+        expect(line).to_contain_text(on_turn)
+    expect(page.locator(".kv-meter-text")).to_have_text(on_context)
+    expect(page.locator(".kv-bar-room")).to_have_text("")
+
+
+def test_what_another_chat_holds_has_its_own_name(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "count to 9")
+    looking.talks.kept_bytes = 0
+    page.wait_for_function("kvchat.frame.kv.other_chats_bytes > 0")
+    found = {part["key"]: part for part in parts(page)}
+    assert found["chats"]["label"] == "Other chats"
+    assert found["chats"]["bytes"] == page.evaluate("kvchat.frame.kv.other_chats_bytes")
+    assert "slack" not in found  # all of it is kept for reuse here
+    expect(page.locator(".kv-legend").first).to_contain_text("Other chats")
+
+
+def test_the_chip_has_no_figures_of_another_version(looking: Looking) -> None:
+    page = looking.page
+    for _ in range(2):
+        ask(page, "count to 9")
+    chips = page.locator(".kv-figures .kv-chip")
+    expect(chips.last).to_contain_text("tokens")
+    looking.talks.other_version = 2
+    expect(chips.last).to_have_text("Turn 2 · another version is in memory")
+    expect(chips.first).to_contain_text("tokens")
+    looking.talks.other_version = None
+    expect(chips.last).to_contain_text("tokens")

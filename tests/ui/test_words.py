@@ -62,8 +62,9 @@ ENDINGS: dict[str, set[str]] = {
     "ui.bar.{}": {
         "system", "summary", "library", "hot", "idle", "slack", "weights", "activations", "runtime",
         "other", "free",
-        "taken", "residue", "headroom", "outside",
+        "taken", "residue", "headroom", "outside", "chats",
     },
+    "ui.context.{}": {"kept", "disk", "gone"},
     "ui.group.{}": {entry.group for entry in SCHEMA.values()},
     "ui.preset.{}": {*presets()},
     "ui.preset.{}.about": {*presets()},

@@ -22,16 +22,29 @@
     }
     const kv = frame.kv ?? {};
     const idle = kv.idle_bytes ?? 0;
+    const chats = kv.other_chats_bytes ?? 0;
     const rest = [
       ["library", frame.library_bytes ?? 0],
       ["hot", kv.hot_window_bytes ?? 0],
       ["idle", idle],
-      ["slack", (kv.slack_bytes ?? 0) - idle],
+      ["chats", chats],
+      ["slack", (kv.slack_bytes ?? 0) - idle - chats],
     ];
     for (const [key, bytes] of rest) parts.push({ key, bytes, label: K.say(`ui.bar.${key}`) });
     return parts;
   };
   K.turnsOf = (frame) => frame?.turns ?? (frame?.spans ?? []).filter((span) => span.kind === "turn");
+  // What is held of a turn as it is shown: none of another version of it.
+  K.spanOf = (frame, turn, name) => K.turnsOf(frame).find((span) => span.turn === turn && span.shown !== false && (!name || !span.name || span.name === name)) ?? null;
+  // Where the chat is while its text is not open: kept for reuse, on disk, or nowhere; null where it is.
+  let rows = [];
+  K.on("chats", (found) => (rows = found));
+  K.standing = (frame) => {
+    if (frame.spans?.length || !K.chat || !K.notes.turns.length) return null;
+    if (frame.kv?.chat_bytes) return { where: "kept", bytes: frame.kv.chat_bytes };
+    const bytes = rows.find((row) => row.id === K.chat)?.disk_bytes;
+    return bytes ? { where: "disk", bytes } : { where: "gone", bytes: 0 };
+  };
   // A span names a document by its hash; people know it by its file name.
   K.name = (document) => K.documentNames?.[document] ?? K.say("ui.bar.document");
 
@@ -69,6 +82,8 @@
   K.capacity = (frame) => {
     const most = frame.kv?.capacity_tokens;
     if (!most) return null; // nothing is known before the model is there
+    const standing = K.standing(frame);
+    if (standing) return { standing, used: 0, most };
     const used = (frame.spans ?? []).reduce((total, span) => total + (span.tokens ?? 0), 0);
     return { used, most, left: Math.max(0, most - used) };
   };
@@ -196,7 +211,8 @@
     const rows = new Map();
     for (const part of drawn.parts) {
       if (part.bytes <= 0 || part.key === "free") continue;
-      if (part.bytes / drawn.of > 0.09 && !part.span && !part.field) continue; // the bar says it
+      const isSaid = part.bytes / drawn.of > 0.09 && !["idle", "chats", "hot", "slack"].includes(part.key);
+      if (isSaid && !part.span && !part.field) continue; // by the bar
       const key = ["hot", "slack", "library"].includes(part.key) ? "slack" : part.key; // one kind of room
       const known = rows.get(key)?.bytes ?? 0;
       if (!part.span) rows.set(key, { tone: `kv-s-${key}`, label: K.say(`ui.bar.${key}`), bytes: known + part.bytes, estimated: part.estimated, tag: tagOf(part) });

@@ -167,7 +167,7 @@
         const fill = K.fill(span.formats);
         if (band.dataset.fill !== fill) band.style.background = band.dataset.fill = fill;
       });
-      K.put(text, K.say("ui.context.used", { used: room.used, most: room.most, left: room.left }));
+      K.put(text, K.say(room.standing ? `ui.context.${room.standing.where}` : "ui.context.used", room));
       row.setAttribute("aria-label", `${K.say("ui.context")}: ${text.textContent}`);
     });
     return row;

@@ -3,29 +3,36 @@
   const K = window.kvchat;
   K.figuresLine = (turn) => K.el("div", { class: "kv-figures", id: `kv-figures-${turn}` }, K.el("span", { class: "kv-chip" }), K.el("span", { class: "kv-speed" }));
   K.drawFigures = () => {
-    const held = new Map(K.turnsOf(K.frame).map((span) => [span.turn, span]));
+    const standing = K.frame ? K.standing(K.frame) : null;
     const notes = new Map(K.notes.turns.map((note) => [note.turn, note]));
     for (const line of document.querySelectorAll(".kv-figures")) {
       const note = notes.get(Number(line.id.split("-").at(-1)));
       if (!note) continue;
-      const span = held.get(note.turn);
+      const span = K.spanOf(K.frame, note.turn, note.name);
+      const place = span ? "" : placeOf(note, standing);
       const live = K.isLive(note.turn);
-      const key = live ? null : [span?.tokens, span?.bytes, span?.host_bytes, span?.tier, Object.keys(span?.formats ?? {}), note.figures?.reply_tokens].join();
+      const key = live ? null : [span?.tokens, span?.bytes, span?.host_bytes, span?.tier, Object.keys(span?.formats ?? {}), place, note.figures?.reply_tokens].join();
       if (!live && line.kvKey === key) continue; // most turns are as they were
       line.kvKey = key;
       const [chip, speed] = line.children;
       chip.style.setProperty("--kv-tone", K.fill(span?.formats ?? note.figures?.formats));
-      K.put(chip, chipOf(note, span));
+      K.put(chip, chipOf(note, span, place));
       K.put(speed, live ? progressOf() : tookOf(note.figures));
       const help = live || !note.figures ? "" : K.say("ui.figures.help");
       if (speed.title !== help) speed.title = help;
       K.show(chip, Boolean(chip.textContent));
     }
   };
-  const chipOf = (note, span) => {
+  const placeOf = (note, standing) => {
+    if (!note.left_out && standing?.where === "kept") return K.say("ui.figures.kept", { bytes: K.size(standing.bytes) });
+    if (!note.left_out && standing?.where === "disk") return K.say("ui.tier.disk");
+    const other = K.turnsOf(K.frame).some((one) => one.turn === note.turn);
+    return K.say(other ? "ui.figures.other_version" : "ui.figures.not_held");
+  };
+  const chipOf = (note, span, place) => {
     if (!span && !note.figures) return "";
     const name = K.say("ui.bar.turn", { turn: note.turn });
-    if (!span) return `${name} · ${K.say("ui.figures.not_held")}`;
+    if (!span) return `${name} · ${place}`;
     const formats = Object.entries(span.formats ?? {}).filter(([, bytes]) => bytes > 0);
     const parts = [name, K.say("ui.figures.tokens", { tokens: span.tokens ?? 0 }), K.size((span.bytes ?? 0) + (span.host_bytes ?? 0)), formats.map(([format]) => K.format(format)).join(" + ")];
     if (span.tier) parts.push(K.say(`ui.tier.short.${span.tier}`));

@@ -12,7 +12,8 @@
   // What the cache tab is drawn from: spans of the frame, and figures by turn.
   K.cacheRows = () => {
     const spans = K.frame?.spans ?? [];
-    const held = new Map(K.turnsOf(K.frame).map((span) => [span.turn, span]));
+    const shown = K.turnsOf(K.frame).filter((span) => span.shown !== false);
+    const held = new Map(shown.map((span) => [span.turn, span]));
     const before = spans.filter((span) => span.kind !== "turn").map((span) => ({ span, name: K.spanName(span), figures: null }));
     const numbers = new Set([...held.keys(), ...figures.keys()]);
     const turns = [...numbers].sort((a, b) => a - b).map((turn) => ({ turn, span: held.get(turn) ?? null, name: String(turn), ...figures.get(turn) }));

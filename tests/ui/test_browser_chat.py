@@ -74,7 +74,7 @@ def test_an_answer_that_was_cut_says_so_and_goes_on(looking: Looking) -> None:
     page = looking.page
     looking.talks.apply({"max_new_tokens": 5})
     ask(page, "count to 100")
-    expect(page.locator(".kv-end-length")).to_contain_text("room kept for the reply")
+    expect(page.locator(".kv-end-length")).to_contain_text("“Longest reply” in the settings")
     looking.talks.apply({"max_new_tokens": 8})
     page.get_by_role("button", name="Continue").click()
     expect(page.locator(".kv-text")).to_have_text("1 2 3 4 5 6 7 8 9 10 11 12 13")

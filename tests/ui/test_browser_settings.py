@@ -291,6 +291,26 @@ def test_folders_are_added_and_bad_ones_are_told(screen: Screen, lang: str, tmp_
 
 
 @LANGS
+@pytest.mark.parametrize("name", ["models", "whatif"])
+def test_a_tab_says_that_it_counts_until_there_is_something(
+    screen: Screen, lang: str, name: str
+) -> None:
+    page = screen.page
+    page.evaluate(
+        "() => { const call = kvchat.call; kvchat.call = async (name, sent) => {"
+        " if (name === 'models') await new Promise((go) => (window.kvGoOn = go));"
+        " return call(name, sent) } }"
+    )
+    body = screen.tab(name)
+    said = body.get_by_text(screen.say("ui.models.counting"), exact=True).first
+    expect(said).to_be_visible()
+    page.evaluate("kvGoOn()")
+    shown = ".kv-runs-words" if name == "models" else ".kv-if-items"
+    expect(body.locator(shown)).to_be_visible()
+    expect(body.locator(".kv-hint", has_text=screen.say("ui.models.counting"))).to_have_count(0)
+
+
+@LANGS
 def test_the_calculator_counts_any_model_on_any_card(screen: Screen, lang: str) -> None:
     page = screen.page
     body = screen.tab("whatif")

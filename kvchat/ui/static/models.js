@@ -45,9 +45,13 @@
   let newest = 0;
   const load = async () => {
     const turn = ++newest;
+    if (!runs.firstChild) runs.append(K.el("p", { class: "kv-hint", role: "status", text: K.say("ui.models.counting") }));
     const found = await K.call("models");
     if (turn !== newest) return;
-    if (!found.models) return tell(found.error);
+    if (!found.models) {
+      runs.replaceChildren();
+      return tell(found.error);
+    }
     if (found.refused?.message === found.why?.message) found.why = null; // said once
     drawRuns(found);
     tell(found.refused);

@@ -4,7 +4,7 @@
   const CARDS = [8, 12, 16, 24]; // GiB
   const ITEMS = ["weights", "kv_device", "workspace", "activations"];
   const LONGEST = 20; // of the slider: 2 to the power of
-  let model, pasted, context, slide, pair, card, own, weights, every, out, chart, table, said;
+  let model, pasted, context, slide, pair, card, own, weights, every, out, chart, table, said, counting;
   let known = null;
 
   const field = (code, control, about = {}) => K.el("div", { class: "kv-field", ...about }, K.el("label", { class: "kv-label", for: control.id ?? null, text: K.say(code) }), control);
@@ -33,6 +33,7 @@
     every = K.el("input", { type: "checkbox", class: "kv-switch", role: "switch", id: "kv-if-every", on: { change: () => ask() } });
     said = K.el("p", { class: "kv-said kv-wrong", role: "alert" });
     out = K.el("div", { class: "kv-if-out", role: "status" });
+    counting = K.el("p", { class: "kv-hint", text: K.say("ui.models.counting") });
     chart = K.el("figure", { class: "kv-if-chart" });
     table = K.el("div", { class: "kv-table-wrap", tabindex: "0", role: "region", "aria-label": K.say("ui.whatif.table") });
     body.append(
@@ -49,6 +50,7 @@
 
   K.panel.onShow("whatif", async () => {
     if (known) return ask();
+    out.replaceChildren(counting); // until the first result
     const { models = [], running } = await K.call("models");
     known = models;
     const named = models.map((one) => [one.ref ?? one.name, one.name]);
@@ -74,9 +76,13 @@
     if (!found) return null;
     return Math.round(Number(found[1].replaceAll(",", "")) * (/^m/i.test(found[2] ?? "") ? 2 ** 20 : 2 ** 30));
   };
+  const refuse = (code) => {
+    counting.remove();
+    K.put(said, K.say(code));
+  };
   const send = async () => {
     const bytes = bytesOf();
-    if (bytes === null || (card.value === "own" && !(bytes > 0 && bytes < 2 ** 50))) return K.put(said, K.say("ui.whatif.card.wrong"));
+    if (bytes === null || (card.value === "own" && !(bytes > 0 && bytes < 2 ** 50))) return refuse("ui.whatif.card.wrong");
     if (model.value === "" && !pasted.value.trim()) {
       out.replaceChildren();
       chart.replaceChildren();
@@ -84,7 +90,7 @@
       return K.put(said, "");
     }
     const tokens = Number(context.value);
-    if (!(Number.isInteger(tokens) && tokens > 0)) return K.put(said, K.say("ui.whatif.context.wrong"));
+    if (!(Number.isInteger(tokens) && tokens > 0)) return refuse("ui.whatif.context.wrong");
     busy = true;
     const found = await K.call("whatif", { model: model.value, config: model.value === "" ? pasted.value : "", context: tokens, pair: pair.value, weights: weights.value, card: bytes, all: every.checked });
     busy = false;
@@ -92,6 +98,7 @@
       again = false;
       return send();
     }
+    counting.remove();
     K.put(said, found.error ? `${found.error.message} ${found.error.remedy}` : "");
     if (found.footprint) draw(found);
   };

@@ -12,11 +12,13 @@
                       (--documents: a folder of files, with QA.tsv)
     ui                what showing memory live costs the server while an answer is written
 
-A row a measurement: a line to read, or with `--json` an object.
+A row a measurement: a line to read, or with `--json` an object. What is measured, and about how
+long that takes, is said on stderr as it begins.
 """
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ from kvchat.bench import (
 )
 from kvchat.bench import cache as cache_bench
 from kvchat.bench.readers import PEERS
-from kvchat.bench.telling import told
+from kvchat.bench.telling import told, told_at_once
 from kvchat.bench.text import sample
 from kvchat.engine.engine import Engine
 from kvchat.engine.open import open_engine
@@ -42,7 +44,7 @@ from kvchat.errors import SettingsError
 from kvchat.models.progress import silent
 from kvchat.models.verdicts import keep_verdicts, verdict_key
 from kvchat.settings import Settings, changed
-from kvchat.wording import Language
+from kvchat.wording import Language, say
 
 NAMES = (
     "prefill",
@@ -69,9 +71,16 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
     own = {"memory_budget": None, "disk_quota": 0, "allow_unproven": True}
     settings = changed(settings, own)
     benches = _Benches(args, settings, data_dir, lang)
+    others = () if args.name else tuple(name for name in NAMES if name not in names)
+    _tell(told_at_once(names, others, Path(settings.model).name, lang))
     for row in benches.rows(names):
         print(json.dumps(row, ensure_ascii=False) if args.json else told(row, lang), flush=True)
     return 0
+
+
+def _tell(line: str) -> None:
+    """Beside the rows, which a script reads."""
+    print(line, file=sys.stderr, flush=True)
 
 
 class _Benches:
@@ -90,37 +99,51 @@ class _Benches:
     @property
     def engine(self) -> Engine:
         if self._engine is None:
+            _tell(say("bench.loads", self.lang, model=Path(self.settings.model).name))
             self._engine = open_engine(self.settings, self.data_dir, silent, None)
         return self._engine
 
     def rows(self, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         wanted = [name for name in ("prefill", "decode") if name in names]
         if wanted:
+            self._begin(*wanted)
             rows = speed.measured(self.engine, self._contexts(speed.CONTEXTS))
             yield from (row for row in rows if row["name"] in wanted)
         if "quantized" in names:
+            self._begin("quantized")
             contexts = self._contexts(speed.CONTEXTS)
             yield from speed.measured(self.engine, contexts, quantized=True)
         if "attention" in names:
+            self._begin("attention")
             pairs = self._own(attention.DEFAULT_PAIRS)
             yield from attention.measured(self.engine, pairs, self._contexts(attention.CONTEXTS))
         if "cache" in names:
+            self._begin("cache")
             pairs = self._own(cache_bench.DEFAULT_PAIRS)
             yield from cache_bench.measured(pairs, layer_formats=self.settings.layer_formats)
         if "requantize" in names:
+            self._begin("requantize")
             yield from requantize.measured(self.engine, self._own(requantize.DEFAULT_PAIRS))
         if "resume" in names:
+            self._begin("resume")
             yield from resume.measured(self.engine, self._contexts(resume.CONTEXTS))
         if "planning" in names:
+            self._begin("planning")
             yield from planning.measured(self.engine, self._contexts(planning.CONTEXTS))
         if "fidelity" in names:
+            self._begin("fidelity")
             yield from self._fidelity()
         if "documents" in names:
+            self._begin("documents")
             if self.folder is not None and self.folder.is_dir():
                 yield from reading.of_files(self.folder)
             yield from self._documents()
         if "ui" in names:
+            self._begin("ui")
             yield from ui.measured(self.engine)
+
+    def _begin(self, *names: str) -> None:
+        _tell(say("bench.begins", self.lang, names=", ".join(names)))
 
     def _documents(self) -> Iterator[dict[str, Any]]:
         tokenizer = self.engine.loaded.tokenizer

@@ -1,10 +1,17 @@
-"""What a benchmark measured, in a line to read."""
+"""What a benchmark will measure and what it measured, in lines to read."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from kvchat.models.verdicts import LEAST_SAME_PERCENT, MOST_KL
 from kvchat.units import format_size
 from kvchat.wording import Language, say
+
+
+def told_at_once(names: Sequence[str], others: Sequence[str], model: str, lang: Language) -> str:
+    """What is measured and about how long that takes; `others` can be asked for."""
+    said = say("bench.at_once", lang, names=", ".join(names), model=model)
+    return f"{said} {say('bench.others', lang, others=', '.join(others))}" if others else said
 
 
 def told(row: dict[str, Any], lang: Language) -> str:

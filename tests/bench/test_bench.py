@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from kvchat import cli
-from kvchat.bench import NAMES, planning, requantize, resume
+from kvchat.bench import DEFAULT, NAMES, planning, requantize, resume
 from kvchat.bench.cache import Chats, measured, waste
-from kvchat.bench.telling import told
+from kvchat.bench.telling import told, told_at_once
 from kvchat.device.memory import DeviceMemory
 from kvchat.engine.engine import Engine
 from kvchat.memory.formats import FormatPair
@@ -26,8 +26,11 @@ def test_fidelity_keeps_its_verdict(
     """Rows to read and rows for scripts; what was measured last is what is kept."""
     folder = str(tiny_folder("llama", tmp_path / "tiny"))
     words = ["bench", "fidelity", "--model", folder, "--text", str(text_file)]
-    assert cli.main([*words, "--pairs", "int8,int2", "--json"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert cli.main([*words, "--pairs", "int8,int2", "--json", "--lang", "en"]) == 0
+    out, err = capsys.readouterr()
+    rows = [json.loads(line) for line in out.splitlines()]
+    said = [line for line in err.splitlines() if "tiny" in line or "fidelity" in line]
+    assert [line.split()[0] for line in said] == ["Measuring", "fidelity:", "Loading"]
     assert [(row["pair"], row["passed"]) for row in rows] == [
         ("fp/fp", None), ("int8/int8", True), ("int2/int2", False),
     ]  # fmt: skip
@@ -54,6 +57,14 @@ def test_cache_needs_no_model(
         "int8/int8": 16128, "llama.cpp f16": 8192, "llama.cpp q8_0": 15420,
         "llama.cpp q4_0": 29127,
     }  # fmt: skip
+
+
+def test_what_is_measured_is_said_at_once() -> None:
+    usual = told_at_once(DEFAULT, ("cache", "ui"), "m", "en")
+    assert usual.startswith("Measuring prefill, decode of m: ")
+    assert usual.endswith("cache, ui.")
+    assert "NAME" not in told_at_once(("ui",), (), "m", "en")
+    assert told_at_once(("ui",), (), "m", "ko").startswith("m에서 ui 측정")
 
 
 def test_a_real_pool_holds_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ class Talk:
 
     def ask(self, text: str) -> None:
         live = self.conversations.ask(self.chat, text)
-        assert live.wait_ended(120), live.status
+        assert live.wait_ended(600), live.status
         assert live.error is None, (live.turn, live.error)
         assert live.finish_reason in ("stop", "length")
         self.resident.append(psutil.Process().memory_info().rss)

@@ -66,7 +66,14 @@ class Conversations:
         self.gauges = Gauges(self._known, lambda: self._worker)
         self.loading = Loading(self.held, data_dir, self._use, lambda: self._answers.stop_all())
         self._worker = self.loading.worker
-        self._frames = Frames(self._store, self._worker, self._known, self.gauges, self.documents)
+        self._frames = Frames(
+            self._store,
+            self._worker,
+            self._known,
+            self.gauges,
+            self.documents,
+            lambda: self.settings.memory_budget,
+        )
         self._answers = Answers(
             self._store, self._shelf, self._worker, self._frames, lambda: self.settings
         )

@@ -23,7 +23,9 @@ from kvchat.store.store import Store
 
 
 class Frames:
-    """`documents` gives the rows of a chat's documents."""
+    """`documents` gives the rows of a chat's documents, `budget` that of the settings: it holds
+    before a model is loaded as well.
+    """
 
     def __init__(
         self,
@@ -32,12 +34,14 @@ class Frames:
         known: KnownChats,
         gauges: Gauges,
         documents: Callable[[str], Sequence[DocumentRow]],
+        budget: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._store = store
         self._worker = worker
         self._known = known
         self._gauges = gauges
         self._documents = documents
+        self._budget = budget
         self._answered: tuple[str, Mapping[str, str | None]] = ("", {})
 
     def answering(self, chat: str) -> None:
@@ -78,7 +82,9 @@ class Frames:
     def frame(self, chat: str | None) -> dict[str, Any]:
         """What is in memory now; for None without any chat's turns, as an empty page shows it."""
         measured = self._worker.frame
-        return self.dressed(_before_loading() if measured is None else self._moved(measured), chat)
+        if measured is None:
+            return self.dressed(_before_loading(self._budget()), chat)
+        return self.dressed(self._moved(measured), chat)
 
     def _moved(self, measured: dict[str, Any]) -> dict[str, Any]:
         """A step may compute for half a minute: meanwhile the device is shown as it was last
@@ -182,14 +188,14 @@ def _probe() -> GuardedProbe:
     return GuardedProbe(probe_for(pick_device()))
 
 
-def _before_loading() -> dict[str, Any]:
+def _before_loading(budget: int | None) -> dict[str, Any]:
     try:
         device = _probe().read()
     except ModelError:  # loading says so as well
         device = DeviceMemory(str(pick_device()), 0, 0, 0, 0, 0, time.time())
     frame = {
         "type": "frame",
-        "device": {"budget": None, "headroom": 0},
+        "device": {"budget": budget, "headroom": 0},
         "weights_bytes": 0,
         "library_bytes": 0,
         "activations_bytes": 0,

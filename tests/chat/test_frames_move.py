@@ -40,7 +40,7 @@ def frames_of(worker: Any) -> Frames:
     """Without a chat the store is not asked."""
     nothing: Any = None
     gauges: Any = SimpleNamespace(hangul_per_token=None)
-    return Frames(nothing, worker, nothing, gauges, documents=lambda _: ())
+    return Frames(nothing, worker, nothing, gauges, lambda _: (), lambda: 2 * GIB)
 
 
 def shown(stage: str, newest: DeviceMemory | None) -> dict[str, Any]:
@@ -82,5 +82,6 @@ def test_before_loading_a_device_that_cannot_be_read_is_shown_empty(
     )
     made = frames_of(before)
     assert made.frame(None)["device"]["total"] == 8 * GIB
+    assert made.frame(None)["device"]["budget"] == 2 * GIB
     liar.lie = LIES["raises"]
     assert made.frame(None)["device"]["total"] == 0

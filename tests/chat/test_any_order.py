@@ -167,8 +167,8 @@ class Person:
         assert live.wait_ended(60), self.done[-5:]
         if live.error is not None:
             # what is admitted never fails
-            refused = ("prompt_over_memory", "prompt_over_length")
-            refused += ("pinned_turns_too_large", "pinned_documents_too_large")
+            refused = {"prompt_over_memory", "prompt_over_length"}
+            refused |= {"pinned_turns_too_large", "pinned_documents_too_large"}
             assert live.error.code in refused, (self.done[-5:], live.error.line())
             self.failures.append(live.error.code)
             return

@@ -318,7 +318,9 @@ class Answers:
         if live.cancel.is_set():
             raise Stopped
         there, asking = attached(store, chat), asking_of(store, chat, live.question)
-        brought = bring(there, asking, self._shelf, settings, capacity)
+        chunk, _ = engine.costs.when_short(settings.prefill_chunk, settings.ladder, 0)
+        most = engine.costs.largest_tokens(snapshot.allowed_bytes, chunk)
+        brought = bring(there, asking, self._shelf, settings, capacity, most)
         self._sum_up(engine, live, brought)
         for entry in brought.entries:
             live.add({"type": "took", **write_ledger(store, chat, entry)})

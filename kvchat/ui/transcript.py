@@ -158,7 +158,7 @@ def _reasoning(turn: int, found: Reasoned, is_live: bool, lang: Language) -> str
     is_all = not found.answer and not is_live
     return (
         f'<details class="kv-think{" kv-thinks" if thinks else ""}" id="kv-think-{turn}"'
-        f'{" open" if is_all else ""}><summary>{name}</summary>'
+        f"{' open' if is_all else ''}><summary>{name}</summary>"
         f'<div class="kv-think-text">{markdown(bare(found.reasoning), lang)}</div></details>'
     )
 

@@ -202,7 +202,10 @@ class Measuring:
         """
         now = self.snapshot()
         least = self.costs.needed_bytes(LEAST_TEXT, LEAST_CHUNK)
-        there = now.allowed_bytes - needed_bytes if needed_bytes else now.own_bytes
+        # By a block at least: what is planned for a few bytes less is the same prompt again.
+        block = sum(one.block_bytes for one in self._pool.geometries)
+        short = max(needed_bytes, block)
+        there = now.allowed_bytes - short if needed_bytes else now.own_bytes
         self._found = max(least, there), now.device.at_s
         now = self.snapshot()
         return OutOfMemory(

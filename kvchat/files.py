@@ -1,11 +1,15 @@
-"""A file written whole or not at all: the one way in which small files of the data folder change.
+"""A file written whole or not at all: the one way in which small files of the data folder change,
+and how those are read that keep figures by key.
 
 A killed program leaves the old file or the new one, and perhaps a part beside it. Knows no file.
 """
 
+import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 PART = ".part"
 
@@ -26,3 +30,15 @@ def replace_file(path: Path, content: str | bytes) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def read_keys(path: Path, version: int) -> Mapping[str, Any]:
+    """What such a JSON file has by key; nothing where it is missing, damaged or of another
+    version.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        keys = found["keys"] if found["version"] == version else {}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return keys if isinstance(keys, dict) else {}

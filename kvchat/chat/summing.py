@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvchat.chat.admit import Told, admit
 from kvchat.chat.answer import LiveAnswer
@@ -42,6 +42,9 @@ _ASKED = {
     " nothing but the summary.",
     True: "위 글을 두세 문장으로 요약해 주세요. 이름과 숫자는 그대로 두고, 요약만 쓰세요.",
 }
+
+
+Text = TypeVar("Text", Passage, "Part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class SummingUp:
         self._done, self._of, self._began_s = 0, len(passages), time.monotonic()
         found = [part for one in passages if (part := self._part(document, one)) is not None]
         while len(found) > 1 and self._tokens(found) > room_tokens:
-            groups = self._groups(found)
+            groups = self._packed(found)
             if len(groups) == len(found):
                 found = found[: max(1, len(found) // 2)]  # not even two of them fit together
                 continue
@@ -133,20 +136,10 @@ class SummingUp:
 
     def _parts(self, document: ChatDocument, numbers: Sequence[int]) -> list[list[Passage]]:
         """Passages that follow each other, as many as go into one prompt."""
-        wanted, most = set(numbers), max(LEAST_PART_TOKENS, PART_SHARE * self._capacity)
-        found: list[list[Passage]] = []
-        taken = 0.0
-        for one in self._shelf.passages(document.document):
-            inside = _within(one, wanted)
-            if inside is None:
-                continue
-            tokens = self._shelf.count(inside.text)
-            if not found or taken + tokens > most:
-                found.append([])
-                taken = 0.0
-            found[-1].append(inside)
-            taken += tokens
-        return found
+        wanted = set(numbers)
+        passages = self._shelf.passages(document.document)
+        inside = (_within(one, wanted) for one in passages)
+        return self._packed([one for one in inside if one is not None])
 
     def _part(self, document: ChatDocument, passages: Sequence[Passage]) -> Part | None:
         text = self._asked(fence_passages(passages, {document.document: document.name}))
@@ -155,11 +148,12 @@ class SummingUp:
         by_page = [part for one in passages for part in one.parts()]
         return Part(tuple(page for page, _ in by_page), _closest(text, by_page), text)
 
-    def _groups(self, parts: Sequence[Part]) -> list[list[Part]]:
+    def _packed(self, texts: Iterable[Text]) -> list[list[Text]]:
+        """Runs of them, in order, each of what goes into one prompt."""
         most = max(LEAST_PART_TOKENS, PART_SHARE * self._capacity)
-        found: list[list[Part]] = []
+        found: list[list[Text]] = []
         taken = 0
-        for one in parts:
+        for one in texts:
             tokens = self._shelf.count(one.text)
             if not found or taken + tokens > most:
                 found.append([])

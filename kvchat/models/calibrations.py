@@ -14,7 +14,7 @@ import torch
 
 from kvchat import __version__
 from kvchat.device.memory import device_name
-from kvchat.files import replace_file
+from kvchat.files import read_keys, replace_file
 from kvchat.memory.calibrate import UNCALIBRATED, Calibration, Step
 
 _NAME = "calibration.json"
@@ -64,7 +64,7 @@ class KeptCalibration:
 def read_calibration(data_dir: Path, key: str) -> Calibration:
     """What is known for a key; uncalibrated where that is nothing, or makes no sense."""
     try:
-        rows = _read(data_dir / _NAME)[key]["steps"]
+        rows = read_keys(data_dir / _NAME, _VERSION)[key]["steps"]
         return Calibration.of(_step(row) for row in rows)
     except (KeyError, TypeError, ValueError):
         return UNCALIBRATED
@@ -72,7 +72,7 @@ def read_calibration(data_dir: Path, key: str) -> Calibration:
 
 def keep_calibration(data_dir: Path, key: str, calibration: Calibration) -> None:
     """Puts it in the place of what was known for that key. Raises OSError, and leaves what was."""
-    found = dict(_read(data_dir / _NAME))
+    found = dict(read_keys(data_dir / _NAME, _VERSION))
     found.pop(key, None)
     found[key] = {"at_s": time.time(), "steps": [_row(step) for step in calibration.steps]}
     kept = dict(list(found.items())[-_MOST_KEYS:])
@@ -91,12 +91,3 @@ def _step(row: Any) -> Step:
         if isinstance(figure, bool) or not isinstance(figure, int) or not 1 <= figure <= _LARGEST:
             raise ValueError(figure)
     return step
-
-
-def _read(file: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        keys = found["keys"] if found["version"] == _VERSION else {}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return {}
-    return keys if isinstance(keys, dict) else {}

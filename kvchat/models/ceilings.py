@@ -7,7 +7,6 @@ damaged counts as none and is replaced. Knows no engine and no measuring.
 import json
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 
 from kvchat.device.ceilings import Ceilings
 from kvchat.device.memory import device_name
-from kvchat.files import replace_file
+from kvchat.files import read_keys, replace_file
 
 _NAME = "ceilings.json"
 _VERSION = 1
@@ -66,7 +65,7 @@ class CeilingsKey:
 def read_ceilings(data_dir: Path, key: CeilingsKey) -> KeptCeilings | None:
     """None where nothing is known for a key, or what is there makes no sense."""
     try:
-        row = _read(data_dir / _NAME)[str(key)]
+        row = read_keys(data_dir / _NAME, _VERSION)[str(key)]
         found = Ceilings(float(row["bytes_per_s"]), float(row["flops_per_s"]))
         at_s = float(row["at_s"])
     except (KeyError, TypeError, ValueError):
@@ -78,19 +77,10 @@ def read_ceilings(data_dir: Path, key: CeilingsKey) -> KeptCeilings | None:
 def keep_ceilings(data_dir: Path, key: CeilingsKey, found: Ceilings) -> KeptCeilings:
     """In the place of what was known for that key. Raises OSError, and leaves what was."""
     kept = KeptCeilings(found, key.device, key.dtype, key.threads, time.time())
-    rows = dict(_read(data_dir / _NAME))
+    rows = dict(read_keys(data_dir / _NAME, _VERSION))
     rows.pop(str(key), None)
     rows[str(key)] = kept.row()
     newest = dict(list(rows.items())[-_MOST_KEYS:])
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace_file(data_dir / _NAME, json.dumps({"version": _VERSION, "keys": newest}))
     return kept
-
-
-def _read(file: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        keys = found["keys"] if found["version"] == _VERSION else {}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return {}
-    return keys if isinstance(keys, dict) else {}

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.ui.serve_standin import app_over
 from tests.ui.standin import StandIn
@@ -21,6 +21,8 @@ ARGUMENTS = (
     "--disable-component-update", "--no-first-run",
 )  # fmt: skip
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+USUAL_MS = 30_000  # what a wait for a function has as well: a machine may be slow for a while
+expect.set_options(timeout=USUAL_MS)
 LOCAL = ("127.0.0.1", "localhost", "")
 
 

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.program import Serving
-from tests.ui.conftest import ask
+from tests.ui.conftest import USUAL_MS, ask
 from tests.ui.test_browser_axe import SCREENS
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -33,7 +33,7 @@ def page(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     speed = found.locator(".kv-figure", has_text="Speed against this device")
     expect(speed).to_contain_text(re.compile(r"device [\d,.]+ GFLOP/s"))
     yield found
-    expect.set_options(timeout=5_000)
+    expect.set_options(timeout=USUAL_MS)
     context.close()
     assert serving.end() == 143
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from kvchat.store.store import Store
 from tests.program import Serving
-from tests.ui.conftest import LOCAL, answered, ask, drop, replies
+from tests.ui.conftest import LOCAL, USUAL_MS, answered, ask, drop, replies
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -61,7 +61,7 @@ def real(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     expect.set_options(timeout=PATIENCE_MS)
     found = Real(chromium, tmp_path_factory.mktemp("data"))
     yield found
-    expect.set_options(timeout=5_000)
+    expect.set_options(timeout=USUAL_MS)
     page = found.open()  # a page that is open does not hold the end up, nor fill the log
     set_longest(page, 400)
     ask(page, STORY, wait=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.ui.conftest import answered, ask, drop
+from tests.ui.conftest import USUAL_MS, answered, ask, drop
 from tests.ui.test_browser_real import PATIENCE_MS, Real, set_longest
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -20,7 +20,7 @@ def real(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     expect.set_options(timeout=PATIENCE_MS)
     found = Real(chromium, tmp_path_factory.mktemp("data"))
     yield found
-    expect.set_options(timeout=5_000)
+    expect.set_options(timeout=USUAL_MS)
     found.context.close()
     found.serving.end()
 

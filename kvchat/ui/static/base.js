@@ -7,7 +7,11 @@
   K.shown = 0;
   K.notes = { chat: null, earlier: 0, turns: [], live: null, problem: null, gone: null };
 
-  K.on = (name, listen) => addEventListener(`kvchat:${name}`, (event) => listen(event.detail));
+  // What is drawn later than a frame came is told that frame too: when idle, the next is a second away.
+  K.on = (name, listen) => {
+    addEventListener(`kvchat:${name}`, (event) => listen(event.detail));
+    if (name === "frame" && K.frame) queueMicrotask(() => listen(K.frame));
+  };
   K.emit = (name, detail) => dispatchEvent(new CustomEvent(`kvchat:${name}`, { detail }));
 
   // Words. Templates are Python's: {name}, {name:,}, {{ and }}.

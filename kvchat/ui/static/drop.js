@@ -80,6 +80,7 @@
   let asking = false;
   K.on("notes", (notes) => {
     if (Boolean(notes.live) !== asking) K.refreshDocuments();
+    else isNothing(); // the files may be known before the chat is shown
     asking = Boolean(notes.live);
   });
   K.on("ledger", () => K.refreshDocuments()); // how a document is read is decided with a question

@@ -130,7 +130,5 @@ def decided_next(
     there: Attached, shelf: Shelf, settings: Settings, engine: Engine
 ) -> list[Decided]:
     """How the documents that were read will be read for the next question, if it is a short one."""
-    allowed_bytes = engine.last_snapshot.allowed_bytes
-    capacity = engine.costs.largest_tokens(allowed_bytes, settings.prefill_chunk)
     read = [one for one in there.documents if shelf.is_read(one.document)]
-    return decide(there, read, shelf, settings, Room(capacity, QUESTION_TOKENS))
+    return decide(there, read, shelf, settings, Room(engine.fits().tokens, QUESTION_TOKENS))

@@ -311,16 +311,15 @@ class Answers:
         """Waits for the documents, then writes the question down with what it brings along."""
         live.status = "reading"
         store, chat, settings = self._store, live.chat, self._settings()
-        snapshot = engine.last_snapshot
-        capacity = engine.costs.largest_tokens(snapshot.allowed_bytes, settings.prefill_chunk)
+        fits = engine.fits()
         for one in store.chat_documents(chat):
             self._shelf.wait(one.document, one.name, live.cancel)
         if live.cancel.is_set():
             raise Stopped
         there, asking = attached(store, chat), asking_of(store, chat, live.question)
-        chunk, _ = engine.costs.when_short(settings.prefill_chunk, settings.ladder, 0)
-        most = engine.costs.largest_tokens(snapshot.allowed_bytes, chunk)
-        brought = bring(there, asking, self._shelf, settings, capacity, most)
+        brought = bring(
+            there, asking, self._shelf, settings, fits.tokens, fits.in_steps_tokens
+        )
         self._sum_up(engine, live, brought)
         for entry in brought.entries:
             live.add({"type": "took", **write_ledger(store, chat, entry)})

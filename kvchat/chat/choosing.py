@@ -70,8 +70,8 @@ class Choosing:
             return []
         there, settings, costs = attached(self._store, chat), self._settings(), engine.costs
         decided = decided_next(there, self._shelf, settings, engine)
-        allowed_bytes, chunk = engine.last_snapshot.allowed_bytes, settings.prefill_chunk
-        room = Room(costs.largest_tokens(allowed_bytes, chunk), QUESTION_TOKENS)
+        chunk = settings.prefill_chunk
+        room = Room(engine.fits().tokens, QUESTION_TOKENS)
         passages = settings.passages * (PASSAGE_TOKENS + FENCE_TOKENS)
 
         def size(tokens: int) -> int:

@@ -208,6 +208,7 @@ def _before_loading(budget: int | None) -> dict[str, Any]:
             "slack_bytes": 0,
             "idle_bytes": 0,
             "capacity_tokens": 0,
+            "fits": None,
         },
         "spans": [],
         "turns": [],

@@ -79,8 +79,7 @@ class Pinning:
             told,
         )
         tokens = len(prompt.token_ids) + document_tokens(apart(there, pages, shelf), shelf)
-        allowed_bytes, settings = engine.last_snapshot.allowed_bytes, self._settings()
-        most = engine.costs.largest_tokens(allowed_bytes, settings.prefill_chunk)
-        most -= QUESTION_TOKENS + min(LEAST_REPLY, settings.max_new_tokens)
+        reply_tokens = min(LEAST_REPLY, self._settings().max_new_tokens)
+        most = engine.fits().tokens - QUESTION_TOKENS - reply_tokens
         if tokens > most:
             raise OutOfMemory("pins_too_large", pinned=tokens, capacity=max(0, most))

@@ -83,9 +83,7 @@ class Summarizer:
         """
         self._has_written = False
         about = (engine.loaded, settings, engine.last_snapshot, engine.costs)
-        allowed_bytes = engine.last_snapshot.allowed_bytes
-        most = engine.costs.largest_tokens(allowed_bytes, settings.prefill_chunk) // SHARE
-        most = min(MOST_TOKENS, most)
+        most = min(MOST_TOKENS, engine.fits().tokens // SHARE)
         try:
             # Room is kept for the longest one, so that the cut is the same however long it is.
             room = admit(replace(told, summary=_framed(_filling(most, engine))), *about)

@@ -64,8 +64,7 @@ class SummingUp:
     ) -> None:
         self._shelf, self._live, self._worker = shelf, live, worker
         self._engine, self._settings = engine, settings
-        allowed_bytes = engine.last_snapshot.allowed_bytes
-        self._capacity = engine.costs.largest_tokens(allowed_bytes, settings.prefill_chunk)
+        self._capacity = engine.fits().tokens
         self._written = min(MOST_WRITTEN, self._capacity // WRITTEN_SHARE)
         self._korean = bool(_HANGUL.search(live.question))
         self._done, self._of, self._began_s = 0, 0, 0.0

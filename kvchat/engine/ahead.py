@@ -102,7 +102,7 @@ class ReadingAhead:
         missing = costs.blocks_bytes(num_tokens, chunk) - costs.blocks_bytes(
             text.done_tokens, chunk
         )
-        needed = missing + costs.hot_bytes(chunk) + costs.activations(chunk, num_tokens)
+        needed = missing + costs.hot_bytes(num_tokens, chunk) + costs.activations(chunk, num_tokens)
         free = now.allowed_bytes - now.own_bytes + pool.free_block_bytes
         return needed <= free
 

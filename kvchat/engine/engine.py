@@ -153,6 +153,10 @@ class Engine:
 
     @property
     def newest_reading(self) -> DeviceMemory | None:
+    def fits(self) -> Fits:
+        """How long a text fits in all, as everybody is told it; any thread may ask."""
+        return self.room.fits()
+
         """The device as it was last sampled, also while a step computes; any thread may ask. None
         where nobody watches it.
         """
@@ -168,18 +172,20 @@ class Engine:
         num_tokens = sequence.num_cached if sequence is not None else 0
         measured = Measured(
             now.device,
+        fits = self.fits()
             now.budget,
             now.headroom,
             now.weight_bytes,
             now.library_bytes,
             self.costs.activations(step_tokens, num_tokens),
-            self.room.capacity_tokens(prefill_chunk or self.limits.prefill_chunk),
+            fits.most_tokens,
             self.disk.num_bytes if self.disk is not None else 0,
             self.costs.calibration.knows(step_tokens, num_tokens),
         )
         frame = make_frame(self.pool, sequence, self._spans, measured)
         chats = {"chat": self._chat, "chats": self._chats.num_bytes()}
         return frame | chats | {"formats": self.formats()}
+        frame["kv"]["fits"] = fits.row()
 
     def formats(self) -> dict[str, Any]:
         """Which the planner may step down to, and whether more are being measured."""
@@ -235,7 +241,7 @@ class Engine:
         rest = reply.detokenizer.flush()
         if rest:
             yield Token(reply.ids[-1], rest)
-        yield Framed(self.frame(reply.prefill_chunk))
+        yield Framed(self.frame())
         figures = figures_of(reply, text, self.loaded.spec, self.work)
         yield Done(reply.detokenizer.text, tuple(reply.ids), finish, figures)
         if self.disk is not None:
@@ -370,7 +376,7 @@ class Engine:
         if self._clock() - self._framed_s >= FRAME_INTERVAL_S:
             self._framed_s = self._clock()
             step_tokens = 1 if reply.ids else reply.chunk_tokens
-            yield Framed(self.frame(reply.prefill_chunk, step_tokens))
+            yield Framed(self.frame(step_tokens))
 
     def close_text(self) -> None:
         """What is open becomes idle: reusable, and the first to go when memory is short."""

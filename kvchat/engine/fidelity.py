@@ -198,7 +198,9 @@ def reading_bytes(engine: Engine, pairs: Iterable[FormatPair], num_tokens: int) 
     loaded, kv = engine.loaded, 0
     for pair in pairs:
         costs = replace(engine.costs, storing=Storing(pair, pair))
-        kv += costs.blocks_bytes(num_tokens, CHUNK_TOKENS) + 2 * costs.hot_bytes(CHUNK_TOKENS)
+        kv += costs.blocks_bytes(num_tokens, CHUNK_TOKENS) + 2 * costs.hot_bytes(
+            num_tokens, CHUNK_TOKENS
+        )
         kv += costs.blocks_bytes(costs.storing.hot_tokens + CHUNK_TOKENS, CHUNK_TOKENS)
         kv += costs.library_bytes(num_tokens)
     logits = _LOGITS_COPIES * 4 * CHUNK_TOKENS * loaded.spec.vocab_size

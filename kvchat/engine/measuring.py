@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kvchat.attention.choose import reads_in_place
 from kvchat.device.copying import host_to_device_per_s
 from kvchat.device.drivers import driver_system
 from kvchat.device.guarded import GuardedProbe
@@ -22,6 +21,7 @@ from kvchat.device.memory import DeviceMemory, Probe
 from kvchat.device.oom import is_out_of_memory
 from kvchat.device.spill import Pace
 from kvchat.engine.events import Took
+from kvchat.engine.foretold import Fits, costs_under, fitting
 from kvchat.engine.limits import Limits
 from kvchat.engine.local import LocalModel, Text
 from kvchat.errors import OutOfMemory
@@ -63,7 +63,7 @@ class Measuring:
         )
         self.limits = limits
         self._activations: tuple[Costs | None, tuple[int, int], int] = (None, (0, 0), 0)
-        self._capacity: tuple[object, int] = (None, 0)
+        self._fits: tuple[object, Fits] | None = None
         self.latest = self.snapshot()
 
     @property
@@ -81,20 +81,11 @@ class Measuring:
 
     def costs_under(self, limits: Limits) -> Costs:
         """What texts would cost under other limits; any thread may ask."""
-        pool, stored = self._pool, (limits.storing.seal, *limits.lower)
-        in_place = reads_in_place(pool.geometries, pool.device, stored)
-        return replace(
-            self.costs,
-            storing=limits.storing,
-            lower=limits.lower,
-            device_type="triton" if in_place else pool.device.type,
-            weighs=limits.weighs,
-        )
+        return costs_under(self.costs, limits, self._pool.device)
 
     def learned(self, calibration: Calibration) -> None:
         """What steps took so far: for all plans from now on."""
         self.costs = replace(self.costs, calibration=calibration)
-        self._capacity = (None, 0)
 
     def snapshot(self) -> Snapshot:
         """What is in memory now. Reads the probe."""
@@ -180,21 +171,14 @@ class Measuring:
         """The newest measurement under the limits of this moment."""
         return replace(self.latest, budget=self.limits.budget, headroom=self.limits.headroom)
 
-    def capacity_tokens(self, prefill_chunk: int) -> int:
-        """Tokens that fit in all before a turn must be left out: what else the ladder does when
-        memory is short counts.
-        """
-        chunk, relief = self.costs.when_short(
-            prefill_chunk, self.limits.ladder, self._pool.host_limit_bytes
-        )
-        allowed_bytes = self.latest.allowed_bytes
-        # What others use moves all the time; a budget stays, and counts to the byte.
-        is_budget = allowed_bytes == self.latest.budget
-        asked = (allowed_bytes if is_budget else allowed_bytes >> 20, chunk, relief, self.costs)
-        if self._capacity[0] != asked:
-            tokens = self.costs.largest_tokens(allowed_bytes, chunk, relief)
-            self._capacity = (asked, tokens)
-        return self._capacity[1]
+    def fits(self) -> Fits:
+        """How long a text fits now, in all; any thread may ask."""
+        costs, limits = self.costs, self.limits
+        asked = (self.last_snapshot.told_bytes, costs, limits)
+        known = self._fits
+        if known is None or known[0] != asked:
+            known = self._fits = asked, fitting(costs, asked[0], limits)
+        return known[1]
 
     def out_of_memory(self, needed_bytes: int) -> OutOfMemory:
         """Every rung is spent: the next prompt is planned, for a while, for less than there seemed

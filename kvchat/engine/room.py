@@ -73,7 +73,7 @@ class Room(Measuring):
         self._fixed_bytes = now.weight_bytes + now.library_bytes + activations
         self._pool.limit_bytes = max(0, now.allowed_bytes - self._fixed_bytes)
         self._pool.trim_host()
-        self._pool.hot_floor_bytes = self.costs.hot_bytes(chunk_tokens)
+        self._pool.hot_floor_bytes = self.costs.hot_bytes(num_tokens, chunk_tokens)
         return activations
 
     def make(

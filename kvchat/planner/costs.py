@@ -2,7 +2,9 @@
 
     weights                  measured when the model was loaded
     kv(n, chunk)             sum over groups: blocks held * block bytes
-    hot(chunk)               (R + 64 + chunk) tokens of every group, while reading
+    hot(n, chunk)            min(R + 64 + chunk, max(R + 64, n)) tokens of every group, while a text
+                             is read: a block is written beside what it is made of, so that a step
+                             that runs out of memory can be done again
     activations(chunk, n)    an estimate from shapes, corrected by what such steps were measured to
                              take (memory/activations.py, memory/calibrate.py)
     - freed(blocks, relief)  what blocks of old text give back when they are stored in less, moved
@@ -104,8 +106,10 @@ class Costs:
         """(blocks - evicted) * in the relief's pair."""
         return max(0, num_blocks - relief.evicted) * self.old_block_bytes(relief.pair)
 
-    def hot_bytes(self, prefill_chunk: int) -> int:
-        capacity = self.storing.hot_tokens + BLOCK_TOKENS + prefill_chunk
+    def hot_bytes(self, num_tokens: int, prefill_chunk: int) -> int:
+        """The hot window of a text of n tokens while it is read, as `Sequence.begin` makes it."""
+        least = self.storing.hot_tokens + BLOCK_TOKENS
+        capacity = min(least + prefill_chunk, max(least, num_tokens))
         return sum(capacity * g.bytes_per_token for g in self.geometries)
 
     def library_bytes(self, num_tokens: int) -> int:
@@ -165,7 +169,7 @@ class Costs:
             kv_host=min(relief.host_bytes, self._kept_bytes(old_blocks, relief)),
             kv_disk=0,
             activations=self.activations(chunk, num_tokens),
-            workspace=self.hot_bytes(chunk),
+            workspace=self.hot_bytes(num_tokens, chunk),
             headroom=headroom,
         )
 

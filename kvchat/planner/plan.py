@@ -29,6 +29,7 @@ from kvchat.planner.measures import (
     WayBack,
 )
 from kvchat.policy.window import inside
+from kvchat.units import MIB
 
 LEAST_REPLY = 128
 # Turns are left out in steps of up to this part of what fits, so that a full chat does not
@@ -69,6 +70,14 @@ class Snapshot:
         by_device = self.own_bytes + self.device.free + self.device.cached - self.headroom
         known = (one for one in (self.budget, self.found_bytes) if one is not None)
         return min((by_device, *known))
+
+    @property
+    def told_bytes(self) -> int:
+        """The same as figures are made of it that people compare: what others use moves all the
+        time and counts in whole MiB, a budget stays and counts to the byte.
+        """
+        allowed = self.allowed_bytes
+        return allowed if allowed == self.budget else allowed // MIB * MIB
 
     @property
     def is_pressed(self) -> bool:

@@ -33,7 +33,7 @@ def test_no_turn_fails_on_a_device_that_says_too_much(
     engine = conversations._worker.engine
     assert engine is not None
     costs = engine.costs
-    room = costs.blocks_bytes(500, 64) + costs.hot_bytes(64)
+    room = costs.blocks_bytes(500, 64) + costs.hot_bytes(500, 64)
     chat = conversations.new_chat()
     with refusing(lambda num_bytes: engine.pool.device_bytes + num_bytes <= room):
         for number in range(16):

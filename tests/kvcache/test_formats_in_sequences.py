@@ -458,9 +458,7 @@ def test_costs_are_what_the_pool_allocates(stored: Storing, num_tokens: int) -> 
             planned = costs.blocks_bytes(sequence.num_cached, chunk)
             assert used <= planned
             assert used == planned or SLIDING in geometries
-            assert pool.hot_bytes <= costs.hot_bytes(min(chunk, num_tokens))
-        if num_tokens >= stored.hot_tokens + BLOCK_TOKENS + chunk:
-            assert pool.hot_bytes == costs.hot_bytes(chunk)
+            assert pool.hot_bytes == costs.hot_bytes(num_tokens, min(chunk, num_tokens))
 
 
 # --- anything in any order ------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from kvchat.engine.events import (
     Took,
 )
 from kvchat.engine.figures import figures_of, text_bytes
+from kvchat.engine.foretold import Fits
 from kvchat.engine.guard import Exhausted, guarded
 from kvchat.engine.limits import Limits
 from kvchat.engine.local import LocalModel, Text
@@ -151,28 +152,28 @@ class Engine:
         """The newest measurement; any thread may ask."""
         return self.room.last_snapshot
 
-    @property
-    def newest_reading(self) -> DeviceMemory | None:
     def fits(self) -> Fits:
         """How long a text fits in all, as everybody is told it; any thread may ask."""
         return self.room.fits()
 
+    @property
+    def newest_reading(self) -> DeviceMemory | None:
         """The device as it was last sampled, also while a step computes; any thread may ask. None
         where nobody watches it.
         """
         probe = self.room.probe
         return probe.newest if isinstance(probe, Monitor) else None
 
-    def frame(self, prefill_chunk: int | None = None, step_tokens: int = 1) -> dict[str, Any]:
+    def frame(self, step_tokens: int = 1) -> dict[str, Any]:
         """The frame of what is open now; call it from the thread that runs the engine.
         `step_tokens`: what is computed at a time just now.
         """
         now = self.room.snapshot()
         sequence = self.room.text.sequence if self.room.text is not None else None
         num_tokens = sequence.num_cached if sequence is not None else 0
+        fits = self.fits()
         measured = Measured(
             now.device,
-        fits = self.fits()
             now.budget,
             now.headroom,
             now.weight_bytes,
@@ -183,9 +184,9 @@ class Engine:
             self.costs.calibration.knows(step_tokens, num_tokens),
         )
         frame = make_frame(self.pool, sequence, self._spans, measured)
+        frame["kv"]["fits"] = fits.row()
         chats = {"chat": self._chat, "chats": self._chats.num_bytes()}
         return frame | chats | {"formats": self.formats()}
-        frame["kv"]["fits"] = fits.row()
 
     def formats(self) -> dict[str, Any]:
         """Which the planner may step down to, and whether more are being measured."""

@@ -406,6 +406,18 @@ class Settings:
             "1보다 크면 이미 나온 토큰이 덜 나옵니다.",
         ),
     )
+    end_circles: bool = _entry(
+        True,
+        kind="bool",
+        group="sampling",
+        label=("End an answer that goes in circles", "맴도는 답 끝내기"),
+        help=(
+            "Ends an answer that writes the same over and over, after some 256 tokens of it, and "
+            "says so. It changes no token. Answers over /v1 are never ended so.",
+            "같은 말을 약 256토큰 넘게 되풀이하는 답을 끝내고 알립니다. 토큰을 바꾸지는 않습니다. "
+            "/v1의 답은 이렇게 끝내지 않습니다.",
+        ),
+    )
     seed: int | None = _entry(
         None,
         kind="int",

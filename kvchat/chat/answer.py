@@ -36,6 +36,7 @@ class LiveAnswer:
         self.ledger: list[dict[str, Any]] = []
         self.cancel = threading.Event()
         self.at_own_risk = False  # see at_own_risk.py
+        self.less_repeating = False  # see asking.py
         # None is a frame's place. Only the newest is kept: an answer makes ten a second.
         self._events: list[dict[str, Any] | None] = []
         self._frame: dict[str, Any] = {}

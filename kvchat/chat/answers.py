@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kvchat.chat.admit import Told
 from kvchat.chat.answer import ENDED, LiveAnswer
 from kvchat.chat.api_chats import begin, chats_to_go_on_with, go_on, title_of
-from kvchat.chat.asking import Admit, Asking, Keeper, as_told
+from kvchat.chat.asking import Admit, Asking, Keeper, as_told, less_repeating
 from kvchat.chat.at_own_risk import at_own_risk
 from kvchat.chat.attached import attached
 from kvchat.chat.bring import Brought, asking_of, bring
@@ -111,10 +111,16 @@ class Answers:
             return self._asked(live)
 
     def regenerate(
-        self, chat: str, question: Message, turn: int, *, at_own_risk: bool = False
+        self,
+        chat: str,
+        question: Message,
+        turn: int,
+        *,
+        at_own_risk: bool = False,
+        less_repeating: bool = False,
     ) -> LiveAnswer:
         live = self._begin(chat, turn, question.content)
-        live.at_own_risk = at_own_risk
+        live.at_own_risk, live.less_repeating = at_own_risk, less_repeating
         with self._unless_it_fails(live):
             self._store.fork(chat, question.hash)
             return self._start(live, lambda engine: self._told(engine, live, question))
@@ -227,6 +233,7 @@ class Answers:
 
     def _asking(self, live: LiveAnswer, keeper: Keeper) -> Asking:
         settings = self._settings()
+        settings = less_repeating(settings) if live.less_repeating else settings
         self._frames.answering(live.chat)
         admit = self._admit(live, keeper, settings, self._store)
         admit = at_own_risk(admit) if live.at_own_risk else admit
@@ -317,9 +324,7 @@ class Answers:
         if live.cancel.is_set():
             raise Stopped
         there, asking = attached(store, chat), asking_of(store, chat, live.question)
-        brought = bring(
-            there, asking, self._shelf, settings, fits.tokens, fits.in_steps_tokens
-        )
+        brought = bring(there, asking, self._shelf, settings, fits.tokens, fits.in_steps_tokens)
         self._sum_up(engine, live, brought)
         for entry in brought.entries:
             live.add({"type": "took", **write_ledger(store, chat, entry)})

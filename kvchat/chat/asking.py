@@ -10,7 +10,7 @@ from kvchat.chat.admit import Admitted, Told, admit
 from kvchat.chat.answer import LiveAnswer
 from kvchat.engine.events import Priority, Request, Sampling
 from kvchat.errors import KVChatError
-from kvchat.settings import Settings
+from kvchat.settings import Settings, changed
 
 if TYPE_CHECKING:
     from kvchat.engine.engine import Engine
@@ -36,6 +36,15 @@ class Keeper(Protocol):
     def took(self, taken: dict[str, Any]) -> dict[str, Any]:
         """Writes a ledger entry down; returns it as listeners see it."""
         ...
+
+
+LESS_REPEATING = 1.1  # as a repetition penalty: what most programs have by default
+
+
+def less_repeating(settings: Settings) -> Settings:
+    """For a question whose answer went round in circles, and would again."""
+    penalty = max(LESS_REPEATING, settings.repetition_penalty)
+    return changed(settings, {"repetition_penalty": penalty})
 
 
 Admit = Callable[[Told, "Engine", Settings], Admitted]
@@ -86,4 +95,6 @@ def request_of(
         pages=admitted.prompt.pages,
         restore=admitted.restore,
         begun=admitted.prompt.begun,
+        # a program gets what it asked for, up to its own max_tokens
+        ends_circles=settings.end_circles and asking.priority is Priority.PERSON,
     )

@@ -240,13 +240,24 @@ class Conversations:
     # there, so that a page that was not told of a change cannot act on another turn.
 
     def regenerate(
-        self, chat: str, turn: int, name: str | None = None, *, at_own_risk: bool = False
+        self,
+        chat: str,
+        turn: int,
+        name: str | None = None,
+        *,
+        at_own_risk: bool = False,
+        less_repeating: bool = False,
     ) -> LiveAnswer:
         """Answers the same question again, as another version of that turn. `at_own_risk`: also
-        where it only fits without the headroom.
+        where it only fits without the headroom; `less_repeating`: with a repetition penalty.
         """
-        question = self._question(chat, turn, name)
-        return self._answers.regenerate(chat, question, turn, at_own_risk=at_own_risk)
+        return self._answers.regenerate(
+            chat,
+            self._question(chat, turn, name),
+            turn,
+            at_own_risk=at_own_risk,
+            less_repeating=less_repeating,
+        )
 
     def edit(self, chat: str, turn: int, text: str, name: str | None = None) -> LiveAnswer:
         """Asks something else in that turn's place; what was there stays, as another version."""

@@ -30,7 +30,7 @@ FORMAT = 1
 LARGEST_BYTES = 32 * 1024**2
 _MOST_MESSAGES = 100_000
 _CITED = ("type", "document", "name", "page", "label", "text", "support", "quote", "at")
-_ENDS = ("stop", "length", "cancelled", "failed", "interrupted")
+_CUT = ("length", "cancelled", "failed", "interrupted", "circles")
 _SHA = re.compile(r"[0-9a-f]{64}")
 _YEAR_9999_S = 253_370_764_800
 _FIGURES = (*(one.name for one in fields(Figures)), *RATES)
@@ -99,7 +99,7 @@ def to_markdown(title: str, exchanges: Sequence[Exchange], lang: Language) -> st
             parts.append(f"> **{say('ui.reasoning', lang)}**\n>\n{quoted}")
         parts.append(found.answer)
         parts.extend(_cited(one, lang))
-        if one.finish_reason in ("length", "cancelled", "interrupted", "failed"):
+        if one.finish_reason in _CUT:
             parts.append(f"*{say(f'ui.end.{one.finish_reason}', lang)}*")
     return "\n\n".join(part for part in parts if part.strip()) + "\n"
 
@@ -211,7 +211,7 @@ def _attachment(row: Mapping[str, Any]) -> Attachment:
 
 
 def _generation(row: Mapping[str, Any]) -> Generation:
-    if row["stop_reason"] not in _ENDS:
+    if row["stop_reason"] not in ("stop", *_CUT):
         raise ValueError
     ids = tuple(_count(one) for one in _list(row["sampled_ids"]))
     if any(one >= 2**32 for one in ids):

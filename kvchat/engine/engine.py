@@ -20,6 +20,7 @@ from kvchat.attention.choose import describe
 from kvchat.device.memory import DeviceMemory, Probe
 from kvchat.device.monitor import Monitor
 from kvchat.device.peak import peak_of
+from kvchat.engine.circles import Circles
 from kvchat.engine.detokenize import Detokenizer
 from kvchat.engine.events import (
     Done,
@@ -322,6 +323,7 @@ class Engine:
     ) -> Generator[Event, None, FinishReason]:
         request = reply.request
         sampler = Sampler(request.sampling, self.loaded.device)
+        circles = Circles() if request.ends_circles else None
         began = self._clock()
         while True:
             token = yield from self._drawn(reply, sampler, logits)
@@ -338,6 +340,8 @@ class Engine:
                 return "stop"
             if len(reply.ids) >= request.max_new_tokens:
                 return "length"
+            if circles is not None and circles.closed(token):
+                return "circles"
             if request.cancel.is_set():
                 return "cancelled"
             logits = yield from self._next_logits(reply, text, token)

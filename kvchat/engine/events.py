@@ -2,7 +2,7 @@
 tensors.
 
 `finish_reason`: `stop` (an end token or a stop string), `length` (the reply's end), `cancelled`,
-`failed`.
+`failed`, `circles` (it said the same over and over: see circles.py).
 """
 
 import threading
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from kvchat.errors import KVChatError
 from kvchat.kvcache.spans import PageSpan, Span
 
-FinishReason = Literal["stop", "length", "cancelled", "failed"]
+FinishReason = Literal["stop", "length", "cancelled", "failed", "circles"]
 
 
 class Priority(IntEnum):
@@ -47,7 +47,8 @@ class Request:
     prompt's tokens that may be stored in less, or moved, when memory is short. `pages`: where the
     pages of documents stand, as far as they are told. `restore`: nothing is taken from the cache
     that is stored in less than texts are sealed in; it is read again. `begun`: the ids that the
-    prompt ends with, of the text that goes on.
+    prompt ends with, of the text that goes on. `ends_circles`: a reply that says the same over and
+    over is ended.
     """
 
     prompt_ids: tuple[int, ...]
@@ -63,6 +64,7 @@ class Request:
     pages: tuple[PageSpan, ...] = ()
     restore: bool = False
     begun: tuple[int, ...] = ()
+    ends_circles: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ from typing import Any, Literal, get_args
 from kvchat.errors import RequestError
 from kvchat.ui.transcript import TURNS_SHOWN
 
-Kind = Literal["open", "ask", "regenerate", "anyway", "edit", "switch", "remove", "continue"]
+Kind = Literal[
+    "open", "ask", "regenerate", "anyway", "less_repeating", "edit", "switch", "remove", "continue"
+]
 
 
 @dataclass(frozen=True, slots=True)

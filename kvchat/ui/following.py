@@ -130,6 +130,8 @@ class Following:
                 return chat, talks.regenerate(chat, asked.turn, asked.name)
             case "anyway":
                 return chat, talks.regenerate(chat, asked.turn, asked.name, at_own_risk=True)
+            case "less_repeating":
+                return chat, talks.regenerate(chat, asked.turn, asked.name, less_repeating=True)
             case "edit":
                 return chat, talks.edit(chat, asked.turn, asked.text, asked.name)
             case "continue":

@@ -92,7 +92,7 @@ class StandIn:
         self.programs: list[dict[str, Any]] = []
         self.other_bytes, self.refuse_settings = OTHER, False
         self.marks: list[dict[str, Any]] = []
-        self.at_own_risk = False
+        self.at_own_risk = self.less_repeating = False
         self.kept_bytes: int | None = None  # of the chat, while another one's text is open
         self.other_version: int | None = None  # the turn of which another one is in the text
         self.host_bytes = 0  # of the oldest turn, moved to the computer's memory
@@ -305,9 +305,15 @@ class StandIn:
         return self._begin(chat, path[-1] if path else here.root, node)
 
     def regenerate(
-        self, chat: str, turn: int, name: str | None = None, *, at_own_risk: bool = False
+        self,
+        chat: str,
+        turn: int,
+        name: str | None = None,
+        *,
+        at_own_risk: bool = False,
+        less_repeating: bool = False,
     ) -> LiveAnswer:
-        self.at_own_risk = at_own_risk
+        self.at_own_risk, self.less_repeating = at_own_risk, less_repeating
         here = self._chat(chat)
         self._refuse_another(turn, name)
         old = here.path()[turn - 1]

@@ -14,7 +14,7 @@
     if (now && now !== live) tell(K.say("ui.heard.begun"));
     if (!now && live?.startsWith(`${notes.chat}/`)) {
       const last = notes.turns.at(-1);
-      const cut = last && (!last.answered || ["length", "cancelled", "interrupted", "failed"].includes(last.finish_reason));
+      const cut = last && (!last.answered || ["length", "cancelled", "interrupted", "failed", "circles"].includes(last.finish_reason));
       tell(K.say(cut ? "ui.heard.cut" : "ui.heard.done"));
     }
     live = now;

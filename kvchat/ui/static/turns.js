@@ -11,6 +11,7 @@
     length: ["ui.continue"],
     interrupted: ["ui.continue"],
     cancelled: ["ui.continue"],
+    circles: ["ui.continue", "ui.less_repeating"],
     failed: ["ui.continue", "ui.try_again"],
     unanswered: ["ui.try_again", "ui.edit.again"],
   };
@@ -127,6 +128,7 @@
     const isLast = note.turn === K.notes.turns.at(-1)?.turn;
     if (!isLast || busy()) return row;
     const press = {
+      "ui.less_repeating": () => K.act("less_repeating", K.turnOf(note)),
       "ui.try_again": () => K.act("regenerate", K.turnOf(note)),
       "ui.edit.again": () => K.edit(note.turn),
       "ui.continue": () => K.act("continue", K.turnOf(note)),

@@ -5,9 +5,9 @@ threads that others borrow must not run out. Whoever stops reading stops the ans
 """
 
 import asyncio
-import threading
 from typing import TYPE_CHECKING, Any
 
+from kvchat.chat.threads import Threads
 from kvchat.errors import RequestError
 
 if TYPE_CHECKING:  # at run time that module brings torch along, and the page must answer before it
@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # at run time that module brings torch along, and the page mu
 
 Event = dict[str, Any]
 _ENDS = ("done", "failed")
+_THREADS = Threads("kvchat-api-answer")
 
 
 class Tail:
@@ -25,7 +26,11 @@ class Tail:
         self._loop = asyncio.get_running_loop()
         self._arrived: asyncio.Queue[Event | None] = asyncio.Queue()
         self._ended = False
-        threading.Thread(target=self._pump, daemon=True, name="kvchat-api-answer").start()
+        try:
+            _THREADS.run(self._pump)
+        except RequestError:
+            answer.stop()
+            raise
 
     async def next(self) -> Event:
         """The next event; not to be called after the end. Nothing is lost if the wait is cancelled.

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,10 @@ from kvchat.chat.going_on import KeepLonger, begun, last_reply
 from kvchat.chat.keep import KeepInChat, KeepNothing, write_ledger
 from kvchat.chat.reasoning import opening_of
 from kvchat.chat.rendering import KnownSizes
-from kvchat.chat.shelf import Shelf
+from kvchat.chat.shelf import PATIENCE_S, Shelf
 from kvchat.chat.summarizer import KeptSummaries, PassingSummaries, Summarizer
 from kvchat.chat.summing import SummingUp
+from kvchat.chat.threads import Threads
 from kvchat.chat.told import told_of_branch, told_of_messages
 from kvchat.chat.turn import Stopped, end_stopped, fail, make_answer
 from kvchat.engine.events import Priority
@@ -67,6 +69,7 @@ class Answers:
         self._one_shot: list[LiveAnswer] = []
         self._sizes = KnownSizes()
         self._passing = PassingSummaries()
+        self._threads = Threads("kvchat-answer")
         self._lock = threading.Lock()
 
     # --- what is under way ------------------------------------------------------------------------
@@ -273,7 +276,7 @@ class Answers:
             finally:
                 self._let_go(live)
 
-        threading.Thread(target=outermost, name="kvchat-answer", daemon=True).start()
+        self._threads.run(outermost)
         return live
 
     def _let_go(self, live: LiveAnswer) -> None:
@@ -315,16 +318,23 @@ class Answers:
         live: LiveAnswer,
         write: Callable[[Sequence[Attachment]], Message],
     ) -> tuple[Told, Keeper]:
-        """Waits for the documents, then writes the question down with what it brings along."""
+        """Waits for the documents, as long as is wanted, then writes the question down with what it
+        brings along.
+        """
         live.status = "reading"
         store, chat, settings = self._store, live.chat, self._settings()
         fits = engine.fits()
-        for one in store.chat_documents(chat):
-            self._shelf.wait(one.document, one.name, live.cancel)
+        documents = store.chat_documents(chat)
+        until_s = time.monotonic() + PATIENCE_S if settings.answer_while_reading else None
+        for one in documents:
+            self._shelf.wait(one.document, one.name, live.cancel, until_s)
         if live.cancel.is_set():
             raise Stopped
         there, asking = attached(store, chat), asking_of(store, chat, live.question)
-        brought = bring(there, asking, self._shelf, settings, fits.tokens, fits.in_steps_tokens)
+        is_read = all(self._shelf.is_complete(one.document) for one in documents)
+        # What it says of pages that were read is to be true of what it brings along.
+        with nullcontext() if is_read else self._shelf.unchanged():
+            brought = bring(there, asking, self._shelf, settings, fits.tokens, fits.in_steps_tokens)
         self._sum_up(engine, live, brought)
         for entry in brought.entries:
             live.add({"type": "took", **write_ledger(store, chat, entry)})

@@ -111,7 +111,10 @@ class Nvml:
                 result.append(call())
 
         thread = threading.Thread(target=ask, name="nvml", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # no memory for a thread
+            return None
         thread.join(self._time_limit_s)
         if thread.is_alive():
             self.problem = "hangs"

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,16 @@ class ReadingJob:
             threading.Thread(target=self._take_part, args=(pool,), name="kvchat-reading-part")
             for _ in range(max(0, spare))
         ]
-        for thread in extra:
-            thread.start()
+        begun = []
+        with suppress(RuntimeError):  # no memory for a thread: those that there are read it all
+            for thread in extra:
+                thread.start()
+                begun.append(thread)
         try:
             self._work(pool)
         finally:
             self._runs.clear()
-            for thread in extra:
+            for thread in begun:
                 thread.join()
         if self._error is not None:
             raise self._error

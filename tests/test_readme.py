@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from kvchat.arch.from_hf import spec_from_config
-from kvchat.memory.pairs import markdown_table
 from kvchat.models.catalog import catalog
+from kvchat.planner.pairs import markdown_table
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 NAMES = ("smollm2", "Qwen3-8B", "Llama-3.1-8B-Instruct", "gemma-3-12b-it", "Llama-3-70B")

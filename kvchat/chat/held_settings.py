@@ -99,6 +99,10 @@ class HeldSettings:
         """What would hold if the person had changed nothing."""
         return self.sources.below(self.now.model)
 
+    def for_model(self, model: str) -> Settings:
+        """What would hold with that model. Raises SettingsError."""
+        return self.sources.changed({"model": model}, model=model).settings()
+
     # --- changing ---------------------------------------------------------------------------------
 
     def apply(
@@ -140,24 +144,20 @@ class HeldSettings:
         """What these settings would mean here: now, or after a reload where they need one. Raises
         ModelError where no model is loaded, or the one that they name cannot be read.
         """
-        from kvchat.engine.foretold import foretell
+        from kvchat.engine.foretold import costs_under, foretell
 
         engine = self._engine()
         if engine is None:
             raise ModelError("model_still_loading")
-        limits = limits_for(settings, engine.loaded.device, self.verdicts())
-        costs = engine.room.costs_under(limits)
-        if any(self._differs(name, settings) for name in _after_reload(SCHEMA)):
-            about = (settings.model, settings.dtype, settings.weights, settings.layer_formats)
-            other = _other_costs(self._data_dir, *about, str(engine.loaded.device))
-            costs = replace(
-                other,
-                storing=limits.storing,
-                lower=limits.lower,
-                device_type=costs.device_type,
-                weighs=limits.weighs,
-            )
-        return foretell(costs, engine.room.latest, limits)
+        device = engine.loaded.device
+        if all(not self._differs(name, settings) for name in _after_reload(SCHEMA)):
+            limits = limits_for(settings, device, self.verdicts())
+            return foretell(engine.room.costs_under(limits), engine.room.latest, limits)
+        about = (settings.model, settings.dtype, settings.weights, settings.layer_formats)
+        other = _other_costs(self._data_dir, *about, engine.costs.device_type)
+        known = verdicts(self._data_dir, verdict_key(settings), settings.layer_formats)
+        limits = limits_for(settings, device, known)
+        return foretell(costs_under(other, limits), engine.room.latest, limits)
 
 
 def _after_reload(names: Collection[str]) -> list[str]:
@@ -166,12 +166,13 @@ def _after_reload(names: Collection[str]) -> list[str]:
 
 @lru_cache(maxsize=32)
 def _other_costs(
-    data_dir: Path, model: str, dtype: str, weights: str, layers: str, device: str
+    data_dir: Path, model: str, dtype: str, weights: str, layers: str, kind: str
 ) -> Any:
     """Costs of a model that is not loaded, whose files are looked at once. Raises ModelError."""
-    from kvchat.models.planned import costs_of
+    from kvchat.models.planned import costs_of, find
 
-    return costs_of(data_dir, Settings(model=model, dtype=dtype, weights=weights), layers, device)
+    planned = find(Settings(model=model, dtype=dtype, weights=weights), data_dir)
+    return costs_of(planned, layers, kind)
 
 
 def _sealed_as_computed(wanted: str, against: Verdict) -> dict[str, Any]:

@@ -21,11 +21,14 @@ from kvchat.engine.worker import Load, Worker
 from kvchat.errors import KVChatError, ModelError
 from kvchat.settings import Settings, changed
 from kvchat.settings_sources import Sources
+from kvchat.units import MIB
 
 if TYPE_CHECKING:
     from kvchat.chat.answer import LiveAnswer
     from kvchat.engine.engine import Engine
     from kvchat.models.offered import Offered, Way
+    from kvchat.models.outlook import Room
+    from kvchat.planner.costs import Costs
 
 LONGEST_END_S = 60.0  # of a step of an answer that is stopped
 # What is said of one model when it is loaded, and not of others.
@@ -189,8 +192,8 @@ class Loading:
         engine = self.engine
         if engine is not None:
             now = engine.last_snapshot
-            return replace(now, budget=limits.budget, headroom=limits.headroom).allowed_bytes
-        free = probe_for(pick_device()).read().free - limits.headroom
+            return replace(now, budget=limits.budget, headroom=limits.headroom).told_bytes
+        free = (probe_for(pick_device()).read().free - limits.headroom) // MIB * MIB
         return free if limits.budget is None else min(free, limits.budget)
 
     @cached_property
@@ -211,6 +214,25 @@ class Loading:
     def models_folder(self) -> Path:
         """Models that are put here stand in the list by themselves."""
         return self.data_dir / "models"
+
+    def room(self, settings: Settings) -> Room:
+        """The same, and what it comes from."""
+        from kvchat.device.memory import pick_device
+        from kvchat.models.outlook import Room
+
+        device, allowed = pick_device(), max(0, self.allowed_bytes(settings))
+        limits, total = limits_for(settings, device), self.capacities()["device"]
+        if allowed == limits.budget:
+            return Room(allowed, str(device), total, limits.headroom, limits.budget)
+        others = max(0, total - limits.headroom - allowed)
+        return Room(allowed, str(device), total, limits.headroom, None, others)
+
+    def measured_costs(self, ref: str) -> dict[tuple[str, str], Costs]:
+        """Of that model by its dtype and weights, if it is the one that runs."""
+        engine, dtype = self.engine, self.dtype
+        if engine is None or dtype is None or ref != self._held.running.model:
+            return {}
+        return {(dtype, self._held.running.weights): engine.costs}
 
     @property
     def dtype(self) -> str | None:
@@ -235,10 +257,10 @@ class Loading:
         from kvchat.device.memory import pick_device
         from kvchat.models.offered import ways
 
-        now = self._held.now
-        allowed = self.allowed_bytes(now)
+        settings, measured = self._held.for_model(ref), self.measured_costs(ref)
+        allowed = self.allowed_bytes(settings)
         found = []
-        for way in ways(ref, now, self.data_dir, allowed, pick_device()):
+        for way in ways(ref, settings, self.data_dir, allowed, pick_device(), measured):
             found.append(way)
             if first and way.fits:
                 break

@@ -11,9 +11,10 @@ from pathlib import Path
 from kvchat.cli_plan.telling import as_json, as_text
 from kvchat.errors import SettingsError
 from kvchat.memory.formats import FORMATS, KNOWN
-from kvchat.memory.pairs import markdown_table
 from kvchat.models.outlook import look, room_here
 from kvchat.models.planned import find
+from kvchat.models.verdicts import verdict_key, verdicts
+from kvchat.planner.pairs import markdown_table
 from kvchat.settings import Settings
 from kvchat.wording import Language
 
@@ -32,7 +33,8 @@ def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Lang
         return 0
     num_tokens = planned.spec.max_positions if args.context is None else args.context
     formats = (args.key_format, args.value_format)
-    outlook = look(planned, num_tokens, room_here(settings), settings, formats)
+    known = verdicts(data_dir, verdict_key(settings), settings.layer_formats)
+    outlook = look(planned, num_tokens, room_here(settings), settings, formats, known)
     if args.json:
         print(json.dumps(as_json(outlook), ensure_ascii=False))
     else:

@@ -6,6 +6,8 @@ from typing import Any
 from unicodedata import east_asian_width
 
 from kvchat.arch.spec import ModelSpec
+from kvchat.engine.foretold import Fits
+from kvchat.kvcache.blocks import FP
 from kvchat.models.outlook import Outlook
 from kvchat.units import format_size
 from kvchat.wording import Language, say
@@ -24,14 +26,15 @@ def as_json(outlook: Outlook) -> dict[str, Any]:
         "context": outlook.num_tokens,
         "beyond_model": outlook.num_tokens > spec.max_positions,
         "layers": layer_groups(spec),
-        "prefill_chunk": outlook.holding.chunk_tokens,
+        "prefill_chunk": outlook.limits.prefill_chunk,
         "layer_formats": outlook.layer_formats,
-        "sink_tokens": outlook.holding.sink_tokens,
-        "formats": [outlook.holding.key_format, outlook.holding.value_format],
+        "sink_tokens": outlook.limits.storing.sink_tokens,
+        "formats": str(outlook.pair).split("/"),
         "footprint": asdict(outlook.expected) | {"total": outlook.expected.total},
         "room": asdict(outlook.room),
         "fits": not outlook.short_by_bytes,
         "short_by_bytes": outlook.short_by_bytes,
+        "longest": outlook.fits.row(),
         "pairs": [asdict(row) for row in outlook.rows],
     }
 
@@ -56,20 +59,30 @@ def as_text(outlook: Outlook, lang: Language) -> Iterator[str]:
     if outlook.num_tokens > spec.max_positions:
         yield say("plan.beyond", lang, tokens=f"{outlook.num_tokens:,}")
     yield ""
-    chunk = outlook.holding.chunk_tokens
-    yield say(
-        "plan.text", lang, tokens=f"{outlook.num_tokens:,}", chunk=chunk, format=_pair(outlook)
-    )
+    chunk = outlook.limits.prefill_chunk
+    yield say("plan.text", lang, tokens=f"{outlook.num_tokens:,}", chunk=chunk, format=outlook.pair)
     if outlook.layer_formats:
         yield say("plan.layer_formats", lang, layers=outlook.layer_formats)
     yield from _items(outlook, lang)
     yield _verdict(outlook, lang)
+    yield say("plan.longest", lang, fits=fits_line(outlook.fits, lang))
     yield ""
+    yield say("plan.table", lang)
     yield from _table(outlook, lang)
 
 
-def _pair(outlook: Outlook) -> str:
-    return f"{outlook.holding.key_format}/{outlook.holding.value_format}"
+def fits_line(fits: Fits, lang: Language) -> str:
+    """How long a text fits, in the words that the screen has for it (`K.fitsSaid`)."""
+    stored, tokens = str(fits.sealed).upper(), f"{fits.tokens:,}"
+    code = "fits.as_computed" if fits.sealed == FP else "fits.stored"
+    said = say(code, lang, tokens=tokens, format=stored)
+    if fits.most_tokens <= fits.tokens:
+        return said
+    parts = ["requantize"] if fits.pair is not None else []
+    lower = str(fits.pair).upper()
+    how = [say(f"fits.how.{one}", lang, format=lower) for one in (*parts, *fits.row()["helps"])]
+    joined = say("fits.and", lang).join(how)
+    return say("fits.more", lang, fits=said, most=f"{fits.most_tokens:,}", how=joined)
 
 
 def _layer_line(group: dict[str, Any], lang: Language) -> str:

@@ -11,9 +11,6 @@ Arithmetic on values that were measured (`Costs`, `Snapshot`); any thread may as
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
-
-from kvchat.attention.choose import reads_in_place
 from kvchat.engine.limits import Limits
 from kvchat.kvcache.blocks import FP
 from kvchat.memory.footprint import Footprint
@@ -26,9 +23,9 @@ Binding = Literal["budget", "memory", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """See the module's text. `sealed`: what text is stored in at first; `pair`: what older text
-    comes to be stored in, None where that is no less; `to_host`, `in_steps`: whether it may be
-    moved to the computer's memory, and whether chunks get smaller.
+    """See the module's text. `sealed`: what text is stored in at first. What makes it the most:
+    `pair`, that older text comes to be stored in; `to_host`, that it moves to the computer's
+    memory; smaller chunks; each only where it is of help.
     """
 
     tokens: int
@@ -37,11 +34,11 @@ class Fits:
     sealed: FormatPair
     pair: FormatPair | None
     to_host: bool
-    in_steps: bool
 
     def row(self) -> dict[str, Any]:
-        """`stored`: None where text is stored as computed. `helps`: what makes it the most."""
-        helps = (("offload", self.to_host), ("shrink_chunk", self.in_steps))
+        """`stored`: None where text is stored as computed."""
+        in_steps = self.in_steps_tokens > self.tokens
+        helps = (("offload", self.to_host), ("shrink_chunk", in_steps))
         return {
             "tokens": self.tokens,
             "most_tokens": self.most_tokens,
@@ -54,34 +51,22 @@ class Fits:
 def fitting(costs: Costs, allowed_bytes: int, limits: Limits) -> Fits:
     """`costs`: under these limits, see `costs_under`."""
     chunk, relief = costs.when_short(limits.prefill_chunk, limits.ladder, limits.host_quota)
-    usual = costs.largest_tokens(allowed_bytes, limits.prefill_chunk)
-    is_smaller, helped = chunk < limits.prefill_chunk, relief != Relief()
-    in_steps = costs.largest_tokens(allowed_bytes, chunk) if is_smaller else usual
-    most = costs.largest_tokens(allowed_bytes, chunk, relief) if helped else in_steps
-    sealed = costs.storing.seal
-    pair = None if relief.pair is None else lower_of(sealed, relief.pair)
-    return Fits(
-        usual,
-        in_steps,
-        most,
-        sealed,
-        None if pair == sealed else pair,
-        relief.host_bytes > 0,
-        is_smaller,
-    )
+
+    def most(chunk_tokens: int, pair: FormatPair | None = None, host_bytes: int = 0) -> int:
+        return costs.largest_tokens(allowed_bytes, chunk_tokens, Relief(pair, host_bytes))
+
+    usual = most(limits.prefill_chunk)
+    in_steps = most(chunk) if chunk < limits.prefill_chunk else usual
+    in_less = most(chunk, relief.pair) if relief.pair is not None else in_steps
+    in_all = most(chunk, relief.pair, relief.host_bytes) if relief.host_bytes else in_less
+    sealed, pair = costs.storing.seal, relief.pair if in_less > in_steps else None
+    lower = None if pair is None else lower_of(sealed, pair)
+    return Fits(usual, in_steps, in_all, sealed, lower, in_all > in_less)
 
 
-def costs_under(costs: Costs, limits: Limits, device: torch.device) -> Costs:
+def costs_under(costs: Costs, limits: Limits) -> Costs:
     """What texts would cost under these limits."""
-    stored = (limits.storing.seal, *limits.lower)
-    in_place = reads_in_place(costs.geometries, device, stored)
-    return replace(
-        costs,
-        storing=limits.storing,
-        lower=limits.lower,
-        device_type="triton" if in_place else device.type,
-        weighs=limits.weighs,
-    )
+    return replace(costs, storing=limits.storing, lower=limits.lower, weighs=limits.weighs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kvchat.attention.choose import reads_in_place
 from kvchat.device.copying import host_to_device_per_s
 from kvchat.device.drivers import driver_system
 from kvchat.device.guarded import GuardedProbe
@@ -81,7 +82,10 @@ class Measuring:
 
     def costs_under(self, limits: Limits) -> Costs:
         """What texts would cost under other limits; any thread may ask."""
-        return costs_under(self.costs, limits, self._pool.device)
+        pool, stored = self._pool, (limits.storing.seal, *limits.lower)
+        in_place = reads_in_place(pool.geometries, pool.device, stored)
+        kind = "triton" if in_place else pool.device.type
+        return replace(costs_under(self.costs, limits), device_type=kind)
 
     def learned(self, calibration: Calibration) -> None:
         """What steps took so far: for all plans from now on."""

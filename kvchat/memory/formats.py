@@ -127,6 +127,13 @@ class FormatPair:
         return {"fp": 0, "int8": 64}.get(least, 256)
 
 
+def pairs(key_format: str | None = None, value_format: str | None = None) -> list[tuple[str, str]]:
+    """Every pair of formats, the most exact first; only those asked for, which may be others."""
+    keys = tuple(FORMATS) if key_format is None else (key_format,)
+    values = tuple(FORMATS) if value_format is None else (value_format,)
+    return [(key, value) for key in keys for value in values]
+
+
 # What no pair is below: any will do.
 LEAST = FormatPair(QUANTO["quanto2"], QUANTO["quanto2"])
 

@@ -15,9 +15,9 @@ import torch
 from kvchat.arch.from_hf import parameters_of, spec_from_config
 from kvchat.arch.spec import ModelSpec
 from kvchat.errors import OutOfMemory
-from kvchat.memory.footprint import Holding, footprint_of, largest_context
 from kvchat.models.catalog import CatalogEntry, catalog
 from kvchat.models.weights import predicted_weight_bytes
+from kvchat.planner.costs import Costs
 from kvchat.planner.plan import LEAST_CHUNK, LEAST_REPLY
 from kvchat.units import format_least, format_size
 
@@ -30,13 +30,12 @@ MOST_PROPOSED = 3
 
 def least_bytes(spec: ModelSpec, dtype_bytes: int, device: torch.device) -> int:
     """What a model must be allowed: its weights, and one short question with its answer."""
-    return footprint_of(
-        spec, min(LEAST_TEXT, spec.max_positions), _least(dtype_bytes, device)
-    ).total
+    costs = _costs(spec, dtype_bytes, device)
+    return costs.needed_bytes(min(LEAST_TEXT, spec.max_positions), LEAST_CHUNK)
 
 
-def _least(dtype_bytes: int, device: torch.device) -> Holding:
-    return Holding(LEAST_CHUNK, "fp", "fp", dtype_bytes, device.type)
+def _costs(spec: ModelSpec, dtype_bytes: int, device: torch.device) -> Costs:
+    return Costs.of(spec, torch.float32 if dtype_bytes == 4 else torch.bfloat16, device.type)
 
 
 def refuse_too_large(
@@ -105,8 +104,8 @@ def ways_to_fit(
         if needed <= allowed:
             flags = ["--dtype bf16"] if tried != dtype else []
             flags += ["--weights int8"] if stored != weights else []
-            tokens = largest_context(spec, allowed, _least(tried.itemsize, device))
-            yield Fitting(" ".join(flags), needed, tokens)
+            costs = _costs(spec, tried.itemsize, device)
+            yield Fitting(" ".join(flags), needed, costs.largest_tokens(allowed, LEAST_CHUNK))
 
 
 def models_that_fit(allowed: int, device: torch.device) -> list[Fitting]:
@@ -117,7 +116,8 @@ def models_that_fit(allowed: int, device: torch.device) -> list[Fitting]:
         spec = spec_of_entry(entry, dtype_bytes)
         needed = least_bytes(spec, dtype_bytes, device)
         if needed <= allowed:
-            tokens = largest_context(spec, allowed, _least(dtype_bytes, device))
+            costs = _costs(spec, dtype_bytes, device)
+            tokens = costs.largest_tokens(allowed, LEAST_CHUNK)
             found.append(Fitting(entry.name, needed, tokens))
     return found[::-1]
 

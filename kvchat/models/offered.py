@@ -4,33 +4,37 @@ Arithmetic on configs and on the headers of weights files; nothing is loaded. Kn
 not why.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from kvchat.errors import KVChatError, ModelError
-from kvchat.memory.footprint import Holding, largest_context
+from kvchat.engine.foretold import Fits, costs_under, fitting
+from kvchat.engine.limits import limits_for
+from kvchat.errors import KVChatError, ModelError, SettingsError
+from kvchat.memory.formats import FormatPair, layer_pairs
+from kvchat.memory.verdicts import STEPS, unjudged_steps
 from kvchat.models.catalog import CatalogEntry, builtin, catalog
 from kvchat.models.fitting import least_bytes
 from kvchat.models.folder import examine, path_of
-from kvchat.models.planned import DTYPE_BYTES, Planned, find
-from kvchat.planner.plan import LEAST_CHUNK
+from kvchat.models.planned import DTYPE_BYTES, Planned, costs_of, find
+from kvchat.models.verdicts import verdict_key, verdicts
+from kvchat.planner.costs import Costs
 from kvchat.settings import Settings, changed
 
 MOST_IN_A_FOLDER = 200
-# How texts may be held: as computed, and in the least that the default settings go down to.
-HELD = {"fp": ("fp", "fp"), "int6/int4": ("int6", "int4")}
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A precision that a model can be loaded in, and how it fits. `tokens`: the longest text for
-    each way of `HELD`; `dtype`: by name, what `auto` comes to here.
+    """A precision that a model can be loaded in, and how it fits. `longest`: how long a text fits
+    then; `hoped_tokens`: the most once the formats that nobody measured with this model yet turn
+    out to be exact enough, 0 where that is no more. `dtype`: by name, what `auto` comes to here.
     """
 
     dtype: str
@@ -38,7 +42,8 @@ class Way:
     weight_bytes: int
     needed_bytes: int
     short_by_bytes: int
-    tokens: dict[str, int]
+    longest: Fits
+    hoped_tokens: int = 0
 
     @property
     def fits(self) -> bool:
@@ -122,33 +127,54 @@ def check_folder(text: str) -> Path:
 
 
 def ways(
-    ref: str, settings: Settings, data_dir: Path, allowed: int, device: torch.device
+    ref: str,
+    settings: Settings,
+    data_dir: Path,
+    allowed: int,
+    device: torch.device,
+    measured: Mapping[tuple[str, str], Costs] = MappingProxyType({}),
 ) -> Iterator[Way]:
-    """The most exact first. Raises ModelError for a model that cannot be loaded."""
+    """The most exact first. `settings`: that hold for this model. `measured`: by dtype and weights
+    what it costs as it runs. Raises ModelError for a model that cannot be loaded.
+    """
     first = _planned(ref, "auto", "as-is", data_dir, _stamp(ref))
     half = "bf16" if first.dtype == "fp32" else first.dtype
     for dtype, weights in dict.fromkeys(
         ((first.dtype, "as-is"), (half, "as-is"), (first.dtype, "int8"), (half, "int8"))
     ):
         planned = _planned(ref, dtype, weights, data_dir, _stamp(ref))
-        yield _way(planned, weights, settings, allowed, device)
+        layers = layers_of(planned, settings.layer_formats)
+        costs = measured.get((dtype, weights)) or costs_of(planned, layers, device.type)
+        asked = replace(settings, model=ref, weights=weights, layer_formats=layers, headroom=0)
+        needed = least_bytes(planned.spec, DTYPE_BYTES[dtype], device)
+        found = longest_texts(costs, allowed, asked, data_dir, device)
+        size = planned.spec.weight_bytes
+        yield Way(dtype, weights, size, needed, max(0, needed - allowed), *found)
 
 
-def _way(
-    planned: Planned, weights: str, settings: Settings, allowed: int, device: torch.device
-) -> Way:
-    spec, dtype_bytes = planned.spec, DTYPE_BYTES[planned.dtype]
-    needed = least_bytes(spec, dtype_bytes, device)
-    tokens = {
-        name: largest_context(
-            spec,
-            allowed,
-            Holding(LEAST_CHUNK, *pair, dtype_bytes, device.type, settings.sink_tokens),
-        )
-        for name, pair in HELD.items()
-    }
-    short = max(0, needed - allowed)
-    return Way(planned.dtype, weights, spec.weight_bytes, needed, short, tokens)
+def layers_of(planned: Planned, layers: str) -> str:
+    """Nothing where the model has not these layers: it is refused when it is loaded."""
+    try:
+        layer_pairs(layers, len(planned.spec.layers))
+    except SettingsError:
+        return ""
+    return layers
+
+
+def longest_texts(
+    costs: Costs, allowed: int, settings: Settings, data_dir: Path, device: torch.device
+) -> tuple[Fits, int]:
+    """How long a text fits with the settings' model, and `hoped_tokens`."""
+    known = verdicts(data_dir, verdict_key(settings), settings.layer_formats)
+    limits = limits_for(settings, device, known)
+    found = fitting(costs_under(costs, limits), allowed, limits)
+    floor, unjudged = FormatPair.parse(settings.floor_format), unjudged_steps(known)
+    lower = tuple(one for one in STEPS if one in limits.lower or one in unjudged)
+    hoped = replace(limits, lower=tuple(one for one in lower if one.at_least(floor)))
+    if hoped == limits:
+        return found, 0
+    most = fitting(costs_under(costs, hoped), allowed, hoped).most_tokens
+    return found, most if most > found.most_tokens else 0
 
 
 @lru_cache(maxsize=256)

@@ -2,41 +2,57 @@
 what `plan` prints and the screen's calculator shows. Plain values for whoever tells them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 
 from kvchat.device.drivers import driver_system
 from kvchat.device.headroom import headroom_here, usual_headroom
 from kvchat.device.memory import pick_device, probe_for
-from kvchat.memory.footprint import Footprint, Holding, footprint_of
-from kvchat.memory.formats import layer_pairs
-from kvchat.memory.pairs import PairRow, pair_rows, pairs
-from kvchat.models.planned import DTYPE_BYTES, Planned
+from kvchat.engine.foretold import Fits, costs_under, fitting
+from kvchat.engine.limits import Limits, limits_for
+from kvchat.memory.footprint import Footprint
+from kvchat.memory.formats import KNOWN, FormatPair, pairs
+from kvchat.memory.verdicts import Verdict
+from kvchat.models.planned import Planned, costs_of
+from kvchat.planner.costs import Costs
+from kvchat.planner.pairs import PairRow, pair_rows
 from kvchat.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes that may be used: the budget if one is set, else the total less the headroom."""
+    """Bytes that may be used: the budget if that is what binds, else the total less the headroom
+    and what other programs use.
+    """
 
     usable_bytes: int
     device: str
     total_bytes: int
     headroom_bytes: int
     budget_bytes: int | None
+    others_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
+    """`expected`: of a text of so many tokens. `fits`: of the longest one, under these limits."""
+
     planned: Planned
     num_tokens: int
     room: Room
-    holding: Holding
+    costs: Costs
+    limits: Limits
     expected: Footprint
+    fits: Fits
     rows: tuple[PairRow, ...]
     layer_formats: str = ""
+
+    @property
+    def pair(self) -> FormatPair:
+        return self.limits.storing.seal
 
     @property
     def short_by_bytes(self) -> int:
@@ -49,36 +65,38 @@ def look(
     room: Room,
     settings: Settings,
     formats: tuple[str | None, str | None] = (None, None),
+    known: Mapping[str, Verdict] = MappingProxyType({}),
+    measured: Costs | None = None,
 ) -> Outlook:
-    """`formats`: of keys and of values; None asks for every one, and the text is held as computed.
+    """`formats`: of keys and of values; None asks for every one, and the text is held as settings
+    say. `known`: what the model was measured with. `measured`: what it costs where it runs.
     Raises SettingsError where the settings speak of layers that the model has not.
     """
-    holding = Holding(
-        settings.prefill_chunk,
-        formats[0] or "fp",
-        formats[1] or "fp",
-        DTYPE_BYTES[planned.dtype],
-        torch.device(room.device).type,
-        settings.sink_tokens,
-        layer_pairs(settings.layer_formats, len(planned.spec.layers)),
-        settings.newest_tokens,
-    )
+    device = torch.device(room.device)
+    limits = limits_for(replace(settings, headroom=room.headroom_bytes), device, known)
+    if any(formats):
+        asked = FormatPair(*(KNOWN[one or "fp"] for one in formats))
+        limits = replace(limits, storing=replace(limits.storing, seal=asked))
+    costs = measured or costs_of(planned, settings.layer_formats, device.type)
+    costs = costs_under(costs, limits)
+    chunk = limits.prefill_chunk
     return Outlook(
         planned,
         num_tokens,
         room,
-        holding,
-        footprint_of(planned.spec, num_tokens, holding),
-        tuple(pair_rows(planned.spec, num_tokens, room.usable_bytes, holding, pairs(*formats))),
+        costs,
+        limits,
+        costs.footprint(num_tokens, chunk),
+        fitting(costs, room.usable_bytes, limits),
+        tuple(pair_rows(costs, num_tokens, chunk, room.usable_bytes, pairs(*formats))),
         settings.layer_formats,
     )
 
 
 def curve(outlook: Outlook, pair: tuple[str, str], contexts: Sequence[int]) -> list[int]:
     """Bytes in all for each of these lengths, in a pair of formats."""
-    holding = replace(outlook.holding, key_format=pair[0], value_format=pair[1])
-    spec = outlook.planned.spec
-    return [footprint_of(spec, num_tokens, holding).total for num_tokens in contexts]
+    costs = outlook.costs.stored_in(FormatPair(KNOWN[pair[0]], KNOWN[pair[1]]))
+    return [costs.footprint(n, outlook.limits.prefill_chunk).total for n in contexts]
 
 
 def room_on_card(total_bytes: int) -> Room:

@@ -17,7 +17,6 @@ from kvchat.arch.spec import ModelSpec
 from kvchat.arch.weights import folder_weight_bytes
 from kvchat.device.memory import pick_device
 from kvchat.errors import ModelError
-from kvchat.kvcache.blocks import geometries
 from kvchat.memory.formats import layer_pairs
 from kvchat.models.catalog import CatalogEntry, builtin, catalog
 from kvchat.models.fitting import spec_of_entry
@@ -53,15 +52,12 @@ def find(settings: Settings, data_dir: Path, kind: str | None = None) -> Planned
     return Planned(spec_of_entry(entry, DTYPE_BYTES[dtype], settings.weights), dtype, "catalog")
 
 
-def costs_of(data_dir: Path, settings: Settings, layers: str, device: str) -> Costs:
+def costs_of(planned: Planned, layers: str, kind: str) -> Costs:
     """What texts would cost with a model that is not loaded, as computed, before anything was
-    measured of it. `layers`: the setting `layer_formats`. Raises ModelError and SettingsError.
+    measured of it. `layers`: the setting `layer_formats`. Raises SettingsError.
     """
-    planned = find(settings, data_dir)
-    spec, dtype = planned.spec, TORCH_DTYPES[planned.dtype]
-    found = geometries(spec, dtype, layer_pairs(layers, len(spec.layers)))
-    kind = torch.device(device).type
-    return Costs(spec, found, dtype.itemsize, spec.weight_bytes, kind)
+    least = layer_pairs(layers, len(planned.spec.layers))
+    return Costs.of(planned.spec, TORCH_DTYPES[planned.dtype], kind, least)
 
 
 def _in_catalog(name: str) -> CatalogEntry | None:

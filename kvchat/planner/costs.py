@@ -13,12 +13,15 @@
 Pure arithmetic over a ModelSpec and the pool's geometries.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from math import ceil
+from typing import Self
+
+import torch
 
 from kvchat.arch.spec import ModelSpec
-from kvchat.kvcache.blocks import FP, Geometry, shape_of
+from kvchat.kvcache.blocks import FP, Geometry, geometries, shape_of
 from kvchat.kvcache.pool import AS_COMPUTED, Storing
 from kvchat.memory.activations import sampling_bytes
 from kvchat.memory.calibrate import UNCALIBRATED, Calibration
@@ -63,6 +66,24 @@ class Costs:
     lower: tuple[FormatPair, ...] = ()
     calibration: Calibration = UNCALIBRATED
     weighs: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        spec: ModelSpec,
+        dtype: torch.dtype,
+        device_type: str = "cuda",
+        least: Mapping[int, FormatPair] | None = None,
+    ) -> Self:
+        """Of a model that is not loaded, as computed, before anything was measured of it. `least`:
+        layers by number, and the lowest pair that each is stored in.
+        """
+        groups = geometries(spec, dtype, least or {})
+        return cls(spec, groups, dtype.itemsize, spec.weight_bytes, device_type)
+
+    def stored_in(self, pair: FormatPair) -> Self:
+        """The same where text is stored in this pair from the first."""
+        return replace(self, storing=replace(self.storing, seal=pair, floor=pair))
 
     def blocks_bytes(self, num_tokens: int, prefill_chunk: int) -> int:
         """Sealed blocks of a text of n tokens, without those that its sliding windows have left."""

@@ -40,6 +40,7 @@ def consequences(
 def _row(foretold: "Foretold") -> dict[str, Any]:
     return {
         "tokens": foretold.tokens,
+        "fits": foretold.fits.row(),
         "binding": foretold.binding,
         "allowed_bytes": foretold.allowed_bytes,
         "short_by_bytes": foretold.short_by_bytes,

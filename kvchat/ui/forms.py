@@ -12,8 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from kvchat.errors import SettingsError
-from kvchat.memory.formats import FormatPair
-from kvchat.memory.pairs import pairs
+from kvchat.memory.formats import FormatPair, pairs
 from kvchat.memory.verdicts import STEPS, Verdict, judgement_of
 from kvchat.models.verdicts import FORMAT_SETTINGS
 from kvchat.settings import SCHEMA, Entry, Settings, checked, presets, read_preset

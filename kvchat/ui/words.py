@@ -13,7 +13,7 @@ from kvchat.wording import Language, say, table
 logger = logging.getLogger(__name__)
 
 # What the live channel and the drawn parts of the screen speak of by code.
-_DRAWN = ("ui.", "ledger.", "reason.", "undo.", "notice.", "document.")
+_DRAWN = ("ui.", "fits.", "ledger.", "reason.", "undo.", "notice.", "document.")
 
 
 def words(lang: Language) -> dict[str, str]:

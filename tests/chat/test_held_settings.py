@@ -6,17 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from kvchat.chat.conversations import Conversations
 from kvchat.errors import ModelError, SettingsError
-from kvchat.kvcache.blocks import geometries
-from kvchat.kvcache.pool import Storing
-from kvchat.memory.footprint import Holding, largest_context
-from kvchat.memory.formats import FORMATS, FormatPair
-from kvchat.models.catalog import catalog
-from kvchat.models.fitting import spec_of_entry
-from kvchat.planner.costs import Costs
 from kvchat.settings_sources import Saved
 from kvchat.ui.consequences import consequences
 from tests.chat.conftest import Start
@@ -107,20 +99,6 @@ def test_another_precision_is_foretold_before_the_model_is_loaded_in_it(start: S
     assert half.tokens > now.tokens
     with pytest.raises(ModelError):
         talks.held.foretell(talks.held.with_changes({"model": "/nowhere"}))
-
-
-@pytest.mark.parametrize("name", ["smollm2", "Qwen3-8B", "gemma-3-4b-it", "phi-4"])
-def test_plan_and_the_planner_hold_the_same_text(name: str) -> None:
-    """`plan` counts by layers, the planner by groups of blocks: the largest text is one figure."""
-    spec = spec_of_entry(catalog()[name], 2)
-    costs = Costs(spec, geometries(spec, torch.bfloat16), 2, spec.weight_bytes)
-    allowed = spec.weight_bytes + 2**31
-    for key, value in (("fp", "fp"), ("int8", "int8"), ("int6", "int4"), ("int4", "int2")):
-        pair = FormatPair(FORMATS[key], FORMATS[value])
-        storing = Storing(pair, pair, 64, 700)
-        planned = replace(costs, storing=storing)
-        holding = Holding(512, key, value, 2, "cuda", 64, newest_tokens=700)
-        assert planned.largest_tokens(allowed, 512) == largest_context(spec, allowed, holding)
 
 
 def test_what_is_only_for_one_model_is_kept_so(start: Start, data_dir: Path) -> None:

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from kvchat.errors import OutOfMemory
-from kvchat.memory.footprint import Holding, footprint_of
 from kvchat.models.catalog import catalog
 from kvchat.models.fitting import (
     LEAST_TEXT,
@@ -19,6 +18,7 @@ from kvchat.models.fitting import (
 )
 from kvchat.models.load import load_model, unload
 from kvchat.models.weights import predicted_weight_bytes
+from kvchat.planner.costs import Costs
 from kvchat.planner.plan import LEAST_CHUNK
 from kvchat.units import GIB, KIB, MIB
 from kvchat.wording import LANGUAGES
@@ -43,8 +43,7 @@ def needed(folder: Path, dtype: torch.dtype, weights: str, device: torch.device 
 
 def test_what_is_needed_at_least_is_weights_and_one_short_answer(folder: Path) -> None:
     spec = spec_of_folder(folder, FP32, 5 * MIB)
-    holding = Holding(LEAST_CHUNK, "fp", "fp", 4, "cpu")
-    expected = footprint_of(spec, LEAST_TEXT, holding)
+    expected = Costs.of(spec, FP32, "cpu").footprint(LEAST_TEXT, LEAST_CHUNK)
     assert least_bytes(spec, 4, CPU) == expected.total > 5 * MIB
     assert expected.weights == 5 * MIB
 

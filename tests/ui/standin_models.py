@@ -19,6 +19,7 @@ from kvchat.memory.verdicts import Verdict
 from kvchat.models.catalog import catalog
 from kvchat.models.fitting import spec_of_entry
 from kvchat.models.offered import Offered, Way, offered, ways
+from kvchat.models.outlook import Room, room_here
 from kvchat.planner.costs import Costs
 from kvchat.planner.plan import Snapshot
 from kvchat.settings import Settings
@@ -69,6 +70,12 @@ class StandInLoading:
 
     def capacities(self) -> dict[str, int]:
         return {"device": 12 * GIB, "host": 32 * GIB}
+
+    def room(self, settings: Settings) -> Room:
+        return room_here(settings)
+
+    def measured_costs(self, ref: str) -> dict[tuple[str, str], Costs]:
+        return {}
 
     def offered(self) -> list[Offered]:
         return offered(self.data_dir, (), str(self.data_dir / "none"))

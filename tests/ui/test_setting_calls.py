@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvchat.memory.pairs import pairs
+from kvchat.memory.formats import pairs
 from kvchat.models.catalog import catalog
 from kvchat.settings import SCHEMA, Settings, read_preset
 from kvchat.wording import LANGUAGES

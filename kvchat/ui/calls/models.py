@@ -10,7 +10,7 @@ from kvchat.wording import Language
 
 if TYPE_CHECKING:
     from kvchat.chat.conversations import Conversations
-    from kvchat.models.offered import Offered
+    from kvchat.models.offered import Offered, Way
 
 _SETTINGS = ("model", "dtype", "weights")
 
@@ -34,6 +34,7 @@ class ModelCalls:
             "running": held.running.model if loading.engine is not None else None,
             "dtype": loading.dtype,
             "weights": held.running.weights,
+            "seal": held.now.seal_format,
             "stage": status["stage"],
             "refused": problem(status["refused"], self._lang),
             "error": None,
@@ -46,7 +47,7 @@ class ModelCalls:
         row = asdict(one) | {"serves_korean": one.serves_korean, "ways": None}
         if one.ref is None:
             found = self._conversations.loading.ways(one.name, first=True)
-            row["ways"] = [asdict(way) | {"fits": way.fits} for way in found]
+            row["ways"] = [_way(one) for one in found]
         return row
 
     def model_ways(self, sent: Any) -> dict[str, Any]:
@@ -55,7 +56,7 @@ class ModelCalls:
         wrong = loading.why_not(ref)
         if wrong is not None:
             return {"ways": [], "problem": problem(wrong, self._lang)}
-        return {"ways": [asdict(one) | {"fits": one.fits} for one in loading.ways(ref)]}
+        return {"ways": [_way(one) for one in loading.ways(ref)]}
 
     def load_model(self, sent: Any) -> dict[str, Any]:
         changes = {name: text_of(sent, name) for name in _SETTINGS if text_of(sent, name)}
@@ -87,6 +88,10 @@ class ModelCalls:
         known, path = self._conversations.held.now.model_folders, text_of(sent, "path")
         self._conversations.apply({"model_folders": [one for one in known if one != path]})
         return {}
+
+
+def _way(way: "Way") -> dict[str, Any]:
+    return asdict(way) | {"fits": way.fits, "longest": way.longest.row()}
 
 
 def _place(row: dict[str, Any], *, korean_first: bool) -> tuple[Any, ...]:

@@ -1,12 +1,12 @@
 """The calculator: any model, text, formats and card. Computes with what `plan` computes with."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from kvchat.errors import ModelError
-from kvchat.memory.formats import FormatPair
-from kvchat.settings import changed
+from kvchat.memory.formats import FormatPair, pairs
+from kvchat.settings import Settings, changed
 from kvchat.settings_schema import FORMAT_PAIRS
 from kvchat.ui.asked import count_of, text_of
 from kvchat.wording import Language
@@ -26,30 +26,45 @@ class WhatIfCalls:
         self._conversations = conversations
 
     def whatif(self, sent: Any) -> dict[str, Any]:
-        """`card`: bytes of a card, 0 for this machine. `all`: every pair of formats, not only those
-        of the settings. Raises ModelError and SettingsError.
+        """`card`: bytes of a card, 0 for this machine. `pair`: empty for what the settings say.
+        `all`: every pair of formats, not only those of the settings. Raises ModelError and
+        SettingsError.
         """
-        from kvchat.models.outlook import look, room_here, room_on_card
+        from kvchat.models.offered import layers_of
+        from kvchat.models.outlook import look, room_on_card
+        from kvchat.models.verdicts import verdict_key, verdicts
+        from kvchat.planner.pairs import pair_rows
 
-        card = count_of(sent, "card")
-        settings = self._conversations.settings
-        room = room_on_card(card) if card else room_here(settings)
-        planned = self._planned(sent, room)
+        card, loading = count_of(sent, "card"), self._conversations.loading
+        settings = self._settings(sent)
+        room = room_on_card(card) if card else loading.room(settings)
+        planned = self._planned(sent, settings, room)
         num_tokens = min(count_of(sent, "context") or planned.spec.max_positions, MOST_TOKENS)
-        settings = changed(settings, {"layer_formats": ""})
-        pair = FormatPair.parse(text_of(sent, "pair") or "fp")
-        shown = look(planned, num_tokens, room, settings, (pair.key.name, pair.value.name))
-        wanted = _pairs(sent.get("all") is True)
-        rows = [look(planned, num_tokens, room, settings, one).rows[0] for one in wanted]
+        settings = replace(settings, layer_formats=layers_of(planned, settings.layer_formats))
+        asked = text_of(sent, "pair")
+        names = asked and FormatPair.parse(asked)
+        formats = (names.key.name, names.value.name) if names else (None, None)
+        known = verdicts(loading.data_dir, verdict_key(settings), settings.layer_formats)
+        running = {} if card else loading.measured_costs(settings.model)
+        measured = running.get((planned.dtype, settings.weights))
+        shown = look(planned, num_tokens, room, settings, formats, known, measured)
+        rows = pair_rows(
+            shown.costs,
+            num_tokens,
+            shown.limits.prefill_chunk,
+            room.usable_bytes,
+            _pairs(sent.get("all") is True),
+        )
         return {
             "model": planned.spec.name,
             "dtype": planned.dtype,
             "weights_from": planned.weights_from,
             "max_positions": planned.spec.max_positions,
             "context": num_tokens,
-            "pair": str(pair),
+            "pair": str(shown.pair),
+            "weights": settings.weights,
             "footprint": asdict(shown.expected) | {"total": shown.expected.total},
-            "largest_context": shown.rows[0].largest_context,
+            "longest": shown.fits.row(),
             "short_by_bytes": shown.short_by_bytes,
             "room": asdict(room),
             "rows": [
@@ -59,12 +74,16 @@ class WhatIfCalls:
             "chart": _chart(shown),
         }
 
-    def _planned(self, sent: Any, room: "Room") -> "Planned":
-        from kvchat.models.planned import find, from_config
-
+    def _settings(self, sent: Any) -> Settings:
+        """What holds for the model that is asked about, in the precision that is."""
         names = ("model", "dtype", "weights")
         asked = {name: text_of(sent, name) for name in names if text_of(sent, name)}
-        settings = changed(self._conversations.settings, asked)
+        held = self._conversations.held
+        return changed(held.for_model(asked["model"]) if "model" in asked else held.now, asked)
+
+    def _planned(self, sent: Any, settings: Settings, room: "Room") -> "Planned":
+        from kvchat.models.planned import find, from_config
+
         kind = room.device.partition(":")[0]
         pasted = text_of(sent, "config")
         if pasted.strip():
@@ -86,8 +105,6 @@ def _config(text: str) -> dict[str, Any]:
 
 
 def _pairs(every: bool) -> list[tuple[str, str]]:
-    from kvchat.memory.pairs import pairs
-
     if every:
         return pairs()
     found = (FormatPair.parse(one) for one in FORMAT_PAIRS)

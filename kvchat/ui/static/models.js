@@ -109,7 +109,7 @@
     const fitting = answer.ways.filter((way) => way.fits);
     const shown = one.ref === null ? (fitting.length ? fitting.slice(0, 1) : answer.ways.slice(-1)) : answer.ways;
     return shown.map((way) => {
-      const words = way.fits ? K.say("ui.models.fits", { tokens: way.tokens.fp, least: way.tokens["int6/int4"] }) : K.say("ui.models.short", { size: K.size(way.short_by_bytes) });
+      const words = way.fits ? [K.fitsSaid(way.longest), way.hoped_tokens ? K.say("fits.hoped", { most: way.hoped_tokens }) : ""].filter(Boolean).join(" · ") : K.say("ui.models.short", { size: K.size(way.short_by_bytes) });
       const isRunning = one.ref === found.running && way.dtype === found.dtype && way.weights === found.weights;
       const line = K.el("li", { class: way.fits ? "kv-fits" : "kv-short" }, K.icon(way.fits ? "check" : "close"), K.el("div", { class: "kv-way" }, K.el("span", { text: `${precision(way)} · ${K.size(way.weight_bytes)}` }), K.el("span", { class: "kv-muted", text: words })));
       if (one.ref !== null)

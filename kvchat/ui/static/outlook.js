@@ -9,17 +9,26 @@
     const name = time.replace(" ", "_");
     return K.say(`ui.effect.${name}`);
   };
+  // How long a text fits, in the words of `plan`: as it is stored at first, and the most.
+  K.fitsSaid = (fits) => {
+    const { tokens, most_tokens: most, stored, pair, helps } = fits;
+    const said = K.say(stored ? "fits.stored" : "fits.as_computed", { tokens, format: K.format(stored ?? "") });
+    if (most <= tokens) return said;
+    const how = [...(pair ? ["requantize"] : []), ...helps].map((one) => K.say(`fits.how.${one}`, { format: K.format(pair ?? "") }));
+    return K.say("fits.more", { fits: said, most, how: how.join(K.say("fits.and")) });
+  };
   K.outlook = (changed) => {
     const most = K.el("strong", { class: "kv-outlook-most" });
     const gain = K.el("span", { class: "kv-gain" });
     const now = K.el("span", { class: "kv-muted" });
+    const fits = K.el("div", { class: "kv-outlook-line" });
     const reach = K.el("div", { class: "kv-outlook-line" });
     const limit = K.el("div", { class: "kv-outlook-line" });
     const when = K.el("div", { class: "kv-outlook-line kv-muted" });
     const costs = K.el("div", { class: "kv-outlook-costs" });
     const bar = K.el("div", { class: "kv-outlook-bar", role: "img" });
     const element = K.el("section", { class: "kv-outlook", "aria-label": K.say("ui.outlook"), "aria-live": "polite" },
-      K.el("div", { class: "kv-outlook-head" }, most, gain, now), bar, reach, limit, costs, when);
+      K.el("div", { class: "kv-outlook-head" }, most, gain, now), bar, fits, reach, limit, costs, when);
 
     let timer = 0;
     let asked = 0;
@@ -50,7 +59,7 @@
     };
     const say = (problem) => {
       K.put(most, problem.message);
-      for (const one of [gain, now, reach, limit, when]) K.put(one, "");
+      for (const one of [gain, now, fits, reach, limit, when]) K.put(one, "");
       bar.replaceChildren();
     };
     const draw = (found, isChanged) => {
@@ -65,6 +74,7 @@
       K.put(gain, more ? `${more > 0 ? "+" : "−"}${K.number(Math.abs(more))}` : "");
       gain.classList.toggle("kv-less", more < 0);
       K.put(now, more ? K.say("ui.outlook.now", { tokens: before.tokens }) : "");
+      K.put(fits, short ? "" : K.fitsSaid(then.fits));
       const bytes = { bytes: K.size(then.token_bytes), least: K.size(then.least_token_bytes) };
       const parts = [K.say("ui.outlook.letters", { letters: then.letters }), K.say("ui.outlook.pages", { pages: then.pages })];
       const a_token = then.least_token_bytes < then.token_bytes ? "ui.outlook.token_least" : "ui.outlook.token";

@@ -51,11 +51,14 @@
   K.panel.onShow("whatif", async () => {
     if (known) return ask();
     out.replaceChildren(counting); // until the first result
-    const { models = [], running } = await K.call("models");
+    const { models = [], running, weights: loaded, seal } = await K.call("models");
     known = models;
     const named = models.map((one) => [one.ref ?? one.name, one.name]);
     model.replaceChildren(...[...named, ["", K.say("ui.whatif.pasted")]].map(([key, text]) => K.el("option", { value: key, text })));
     model.value = running ?? named[0]?.[0] ?? "";
+    weights.value = loaded; // what runs, as it runs
+    if (![...pair.options].some((one) => one.value === seal)) pair.append(K.el("option", { value: seal, text: K.format(seal) }));
+    pair.value = seal;
     context.value = Math.min(32768, K.frame?.kv?.capacity_tokens || 8192);
     follow();
     ask();
@@ -108,10 +111,10 @@
     const rows = ITEMS.filter((name) => footprint[name]).map((name) => [K.say(`ui.item.${name}`) + (name === "activations" || (name === "weights" && found.weights_from === "config") ? K.say("ui.bar.estimated") : ""), K.size(footprint[name])]);
     const verdict = found.short_by_bytes ? K.say("ui.whatif.short", { size: K.size(found.short_by_bytes), usable: K.size(room.usable_bytes) }) : K.say("ui.whatif.fits", { usable: K.size(room.usable_bytes) });
     out.replaceChildren(
-      K.el("p", { class: "kv-help", text: [K.say("ui.whatif.about", { model: found.model, dtype: found.dtype, most: found.max_positions }), room.budget_bytes === null ? K.say("ui.whatif.room", { total: K.size(room.total_bytes), headroom: K.size(room.headroom_bytes) }) : K.say("ui.whatif.room.budget", { budget: K.size(room.budget_bytes) })].join(" ") }),
+      K.el("p", { class: "kv-help", text: [K.say("ui.whatif.about", { model: found.model, dtype: found.dtype, most: found.max_positions }), room.budget_bytes === null ? K.say(room.others_bytes ? "ui.whatif.room.others" : "ui.whatif.room", { total: K.size(room.total_bytes), headroom: K.size(room.headroom_bytes), others: K.size(room.others_bytes) }) : K.say("ui.whatif.room.budget", { budget: K.size(room.budget_bytes) })].join(" ") }),
       K.el("dl", { class: "kv-if-items" }, ...rows.flatMap(([name, size]) => [K.el("dt", { text: name }), K.el("dd", { text: size })]), K.el("dt", { class: "kv-sum", text: K.say("ui.item.total") }), K.el("dd", { class: "kv-sum", text: K.size(footprint.total) })),
       K.el("p", { class: `kv-if-verdict ${found.short_by_bytes ? "kv-short" : "kv-fits"}`, text: verdict }),
-      K.el("p", { text: K.say("ui.whatif.most", { tokens: found.largest_context, pair: K.format(found.pair) }) }),
+      K.el("p", { text: K.say("ui.whatif.most", { fits: K.fitsSaid(found.longest) }) }),
       ...(found.context > found.max_positions ? [K.el("p", { class: "kv-warn", text: K.say("ui.whatif.beyond", { most: found.max_positions }) })] : []));
     drawTable(found);
     chart.replaceChildren(K.lines(found.chart, room, found.context), legend(found.chart));
@@ -125,7 +128,7 @@
       K.number(row.largest_context),
     ];
     table.replaceChildren(K.el("table", { class: "kv-table" },
-      K.el("caption", { class: "kv-only-heard", text: K.say("ui.whatif.table") }),
+      K.el("caption", { class: "kv-help", text: K.say("ui.whatif.table") }),
       K.el("thead", {}, K.el("tr", {}, ...columns.map((name) => K.el("th", { scope: "col", text: K.say(`ui.whatif.column.${name}`) })))),
       K.el("tbody", {}, ...found.rows.map((row) => K.el("tr", { class: row.short_by_bytes ? "kv-short" : "kv-fits" }, ...cells(row).map((text) => K.el("td", { text })))))));
   };

@@ -1,17 +1,15 @@
 """What each pair of formats would hold: the rows of `plan` and of the README's table."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import torch
 
 from kvchat.arch.spec import ModelSpec
-from kvchat.memory.footprint import (
-    Holding,
-    footprint_of,
-    kv_bytes,
-    largest_context,
-    paged_layers,
-)
-from kvchat.memory.formats import FORMATS
+from kvchat.kvcache.blocks import geometries, shape_of
+from kvchat.memory.footprint import BLOCK_TOKENS, kv_bytes
+from kvchat.memory.formats import KNOWN, FormatPair
+from kvchat.planner.costs import Costs
 from kvchat.units import format_size
 
 
@@ -29,46 +27,32 @@ class PairRow:
     largest_context: int
 
 
-def pairs(key_format: str | None = None, value_format: str | None = None) -> list[tuple[str, str]]:
-    """Every pair of formats, the most exact first; only those asked for, which may be others."""
-    keys = tuple(FORMATS) if key_format is None else (key_format,)
-    values = tuple(FORMATS) if value_format is None else (value_format,)
-    return [(key, value) for key in keys for value in values]
-
-
 def pair_rows(
-    spec: ModelSpec,
+    costs: Costs,
     num_tokens: int,
+    prefill_chunk: int,
     usable_bytes: int,
-    holding: Holding,
     wanted: Iterable[tuple[str, str]],
 ) -> list[PairRow]:
     """One row a pair, for a text of n tokens in `usable_bytes`."""
+    asked = (FormatPair(KNOWN[key], KNOWN[value]) for key, value in wanted)
     return [
-        _row(spec, num_tokens, usable_bytes, replace(holding, key_format=k, value_format=v))
-        for k, v in wanted
+        _row(costs.stored_in(one), one, num_tokens, prefill_chunk, usable_bytes) for one in asked
     ]
 
 
-def _row(spec: ModelSpec, num_tokens: int, usable_bytes: int, holding: Holding) -> PairRow:
-    found = footprint_of(spec, num_tokens, holding)
+def _row(
+    costs: Costs, pair: FormatPair, num_tokens: int, prefill_chunk: int, usable_bytes: int
+) -> PairRow:
+    found = costs.footprint(num_tokens, prefill_chunk)
     return PairRow(
-        holding.key_format,
-        holding.value_format,
-        token_bytes(spec, holding),
+        str(pair.key),
+        str(pair.value),
+        round(costs.token_bytes()),
         found.kv_device,
         found.total,
-        largest_context(spec, usable_bytes, holding),
+        costs.largest_tokens(usable_bytes, prefill_chunk),
     )
-
-
-def token_bytes(spec: ModelSpec, holding: Holding) -> int:
-    """Bytes of one more token in all layers, while no window is full."""
-    paged = paged_layers(spec)
-    bits = holding.dtype_bytes * 8
-    whole = kv_bytes(spec, 1, bits, bits)
-    in_blocks = sum(layer.values_per_token for layer in paged.values()) * holding.dtype_bytes
-    return whole - in_blocks + sum(holding.token_bytes(layer, i) for i, layer in paged.items())
 
 
 def markdown_table(
@@ -87,12 +71,15 @@ def markdown_table(
 
 
 def _kv(spec: ModelSpec, num_tokens: int, bits: int, kv_format: str | None) -> int:
+    """Without sinks, hot window and whole blocks: what the tokens alone take."""
     if kv_format is None:
         return kv_bytes(spec, num_tokens, bits, bits)
-    holding = Holding(key_format=kv_format, value_format=kv_format)
+    groups, pair = geometries(spec, torch.float16), FormatPair.parse(kv_format)
     return sum(
-        layer.tokens_held(num_tokens) * holding.token_bytes(layer, i)
-        for i, layer in paged_layers(spec).items()
+        spec.layers[layer].tokens_held(num_tokens)
+        * (shape_of(group, group.served(pair)).layer_bytes // BLOCK_TOKENS)
+        for group in groups
+        for layer in group.layers
     )
 
 

@@ -1,7 +1,8 @@
 """The table that the README shows comes from here."""
 
 from kvchat.arch.spec import LayerSpec, ModelSpec
-from kvchat.memory.pairs import markdown_table, pairs
+from kvchat.memory.formats import pairs
+from kvchat.planner.pairs import markdown_table
 
 
 def test_the_table_of_the_published_row():

@@ -68,6 +68,10 @@ class Room:
     def most(self) -> float:
         return min(MOST_SHARE * self.capacity_tokens, self.tokens)
 
+    def unasked(self, settings: Settings) -> float:
+        """The same where nobody chose how the document is read: the chat keeps the rest."""
+        return min(self.most, WHOLE_SHARE * self.capacity_tokens - settings.max_new_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Decided:
@@ -223,8 +227,7 @@ def _decide(tokens: int, settings: Settings, room: Room) -> tuple[Choice, str]:
         return "passages", "setting"
     if settings.document_mode == "whole":
         return ("whole", "setting") if tokens <= room.most else ("passages", "too_large")
-    most = min(room.most, WHOLE_SHARE * room.capacity_tokens - settings.max_new_tokens)
-    return ("whole", "fits") if tokens <= most else ("passages", "too_large")
+    return ("whole", "fits") if tokens <= room.unasked(settings) else ("passages", "too_large")
 
 
 def _entry(decided: Decided, lost_tokens: int) -> dict[str, Any]:

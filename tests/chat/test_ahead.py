@@ -126,6 +126,63 @@ def test_a_plan_says_how_and_at_what_cost(start: Start, tmp_path: Path) -> None:
     assert (row["mode"], row["chosen"]) == ("whole", None)
 
 
+def test_reading_it_whole_in_a_running_chat_says_what_is_read_again(
+    start: Start, tmp_path: Path
+) -> None:
+    """And nothing where its text joins the next question."""
+    talks = start()
+    chat = talks.new_chat()
+    sha = talks.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS, *LEAVES), "a.pdf")
+    talks.wait_documents(chat)
+    (row,) = talks.choosing.plan(chat)
+    assert set(row["again"].values()) == {None}, "there is no chat yet"
+    talks.choosing.choose(chat, sha, "passages")
+    for question in ("Which lamp of the harbour?", "And which number has leaf 3?"):
+        answered(talks.ask(chat, question))
+    (row,) = talks.choosing.plan(chat)
+    again = row["again"]["whole"]
+    assert row["again"]["passages"] is None
+    talks.choosing.choose(chat, sha, "whole")
+    (row,) = talks.choosing.plan(chat)
+    assert row["mode"] == "whole", "said at once"
+    talks.ahead.drop(chat)
+    live = answered(talks.ask(chat, "Good"))
+    assert live.figures is not None
+    read = live.figures["prompt_tokens"] - row["tokens"]  # with system text and template
+    assert 0.5 * read < again["tokens"] < read
+    (row,) = talks.choosing.plan(chat)
+    assert row["again"]["off"]["tokens"] >= row["again"]["passages"]["tokens"] > again["tokens"]
+
+    late = talks.add_document(chat, pdf(tmp_path / "b.pdf", *LEAVES), "b.pdf")
+    talks.wait_documents(chat)
+    found = {row["document"]: row for row in talks.choosing.plan(chat)}
+    assert found[late]["again"]["whole"] is None
+
+
+def test_what_does_not_fit_whole_says_its_numbers(start: Start, tmp_path: Path) -> None:
+    talks = start(memory_budget="1600 KiB", prefill_chunk=64)
+    chat, engine = talks.new_chat(), talks.loading.engine
+    assert engine is not None
+    talks.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS, *LEAVES), "a.pdf")
+    talks.wait_documents(chat)
+
+    def planned() -> dict[str, Any]:
+        (row,) = talks.choosing.plan(chat)
+        assert (row["mode"], row["reason"]) == ("passages", "too_large")
+        assert row["room"]["capacity"] == engine.fits().tokens
+        assert row["tokens"] > row["room"]["unasked"]["tokens"]
+        return dict(row["room"])
+
+    room = planned()
+    left = room["capacity"] - room["reserve"]
+    assert room["chosen"] == room["unasked"] == {"tokens": max(0, left), "limit": "rest"}
+    fits = engine.fits().tokens
+    talks.apply({"max_new_tokens": fits})  # so long an answer leaves a document no share
+    room = planned()
+    assert room["unasked"] == {"tokens": 0, "limit": "share"}
+    assert room["chosen"]["tokens"] == max(0, left)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -54,7 +54,11 @@ class StandInDocuments:
             "document": one.document, "mode": one.chosen or ("whole" if fits else "passages"),
             "reason": "chosen" if one.chosen else "fits" if fits else "too_large",
             "chosen": one.chosen, "tokens": tokens, "bytes": tokens * TOKEN_BYTES, "fits": fits,
-            "room_tokens": ROOM_TOKENS, "passage_tokens": min(1340, tokens),
+            "room": {"capacity": 10000, "others": 0, "reserve": 300, "reply": 512, "share": 60,
+                     "most": 90, "chosen": {"tokens": ROOM_TOKENS, "limit": "most"},
+                     "unasked": {"tokens": ROOM_TOKENS, "limit": "most"}},
+            "again": {"whole": {"tokens": 300, "s": None}, "passages": None, "off": None},
+            "passage_tokens": min(1340, tokens),
             "passage_bytes": min(1340, tokens) * TOKEN_BYTES, "bytes_per_token": TOKEN_BYTES,
         }  # fmt: skip
 

@@ -78,7 +78,7 @@
     const plan = plans.get(one.document);
     if (one.num_tokens) about.push(K.say("ui.figures.tokens", { tokens: one.num_tokens }));
     if (plan) about.push(K.size(plan.bytes));
-    const mode = one.mode ?? plan?.mode;
+    const mode = plan?.mode ?? one.mode; // as the next question reads it: what was just chosen counts
     return [
       K.el("strong", { text: one.name, title: one.name }),
       one.problem ? K.el("span", { class: "kv-unread", text: K.say(one.asks_password ? "ui.locked" : "ui.broken") }) : K.el("span", { class: "kv-muted", text: about.join(" · ") }),
@@ -149,16 +149,23 @@
       choose(one, next);
     });
     const lines = [costOf("whole", plan), costOf("passages", plan)];
-    const why = plan.chosen === null && REASONS[plan.reason] ? K.say(REASONS[plan.reason]) : "";
+    const numbers = plan.reason === "too_large" && plan.mode !== "whole" ? roomSaid(plan, plan.room.unasked) : "";
+    const why = plan.chosen === null && REASONS[plan.reason] ? [K.say(REASONS[plan.reason]), numbers].filter(Boolean).join(": ") : "";
     return [group, K.el("p", { class: "kv-doc-note" }, [why, ...lines].filter(Boolean).join(" · ")), ahead(one, plan), stored(one)].filter(Boolean);
   };
   const stored = (one) => (one.formats ? K.el("p", { class: "kv-doc-note", text: K.say("ui.mark.formats", { format: K.format(one.formats) }) }) : null);
   const costOf = (mode, plan) => {
     if (mode === "off") return K.say("ui.cost.off");
-    if (mode === "passages") return K.say("ui.cost.passages", { tokens: plan.passage_tokens, size: K.size(plan.passage_bytes) });
-    if (mode === "whole") return K.say(plan.fits ? "ui.cost.whole" : "ui.cost.whole.too_large", { tokens: plan.tokens, size: K.size(plan.bytes), room: plan.room_tokens });
-    return K.say("ui.cost.auto");
+    if (mode === null) return K.say("ui.cost.auto");
+    const whole = mode === "whole";
+    const cost = K.say(`ui.cost.${mode}`, whole ? { tokens: plan.tokens, size: K.size(plan.bytes) } : { tokens: plan.passage_tokens, size: K.size(plan.passage_bytes) });
+    if (whole && !plan.fits) return `${K.say("ui.cost.whole.not", { tokens: plan.tokens })}: ${roomSaid(plan, plan.room.chosen)}`;
+    return cost + againSaid(plan.again[mode]);
   };
+  // What comes after a document in the prompt is read again where its text comes or goes.
+  const againSaid = (again) => (again ? K.say(again.s === null ? "ui.cost.again" : "ui.cost.again.s", { tokens: again.tokens, s: K.seconds(again.s ?? 0) }) : "");
+  const roomSaid = ({ tokens, room }, most) =>
+    [K.say("ui.room.whole", { tokens, room: most.tokens }), K.say(`ui.room.${most.limit}`, room), room.others ? K.say("ui.room.others", room) : ""].filter(Boolean).join(" ");
   const choose = (one, mode) => told(one, K.call("choose_document", { chat: K.chat, document: one.document, mode }));
   const ahead = (one, plan) => {
     const now = one.ahead;

@@ -33,6 +33,13 @@ def test_every_error_has_a_sentence_and_a_remedy(code: str) -> None:
         assert set(table()[name]) == set(LANGUAGES)
 
 
+def test_what_is_told_on_the_screen_instead_names_no_flag() -> None:
+    codes = [code for code in table() if code.endswith(".remedy.screen")]
+    assert {code.removesuffix(".screen") for code in codes} <= table().keys()
+    flags = re.compile(r"--[a-z]|python app.py|=true")
+    assert [c for c in codes if any(map(flags.search, table()[c].values()))] == []
+
+
 def test_every_sentence_that_is_said_is_there() -> None:
     assert len(codes(SAID)) > 10
     assert [code for code in codes(SAID) if code not in table()] == []

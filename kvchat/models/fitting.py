@@ -26,6 +26,7 @@ LEAST_TEXT = 2 * LEAST_REPLY
 # Weights of 8 bits on disk, computed in fp32.
 LARGEST_GROWTH = 4
 MOST_PROPOSED = 3
+_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def least_bytes(spec: ModelSpec, dtype_bytes: int, device: torch.device) -> int:
@@ -65,6 +66,7 @@ def does_not_fit(
         "weights": format_size(foretold),
         "needed": format_least(needed),
         "ways": ", ".join(str(one) for one in ways),
+        "precisions": ", ".join(f"{one.precision} ({one.size})" for one in ways),
         "tokens": ways[0].tokens if ways else 0,
         "models": ", ".join(str(one) for one in others[:MOST_PROPOSED]),
     }
@@ -79,16 +81,21 @@ def does_not_fit(
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """Something that fits: a flag or a model, what it needs at least, and the longest text that
-    fits with it.
+    """Something that fits: flags or a model, what it needs at least, and the longest text that fits
+    with it, as computed and read in the smallest steps. `precision`: what the flags come to.
     """
 
     name: str
     needed_bytes: int
     tokens: int
+    precision: str = ""
+
+    @property
+    def size(self) -> str:
+        return format_least(self.needed_bytes)
 
     def __str__(self) -> str:
-        return f"{self.name} ({format_least(self.needed_bytes)})"
+        return f"{self.name} ({self.size})"
 
 
 def ways_to_fit(
@@ -105,7 +112,9 @@ def ways_to_fit(
             flags = ["--dtype bf16"] if tried != dtype else []
             flags += ["--weights int8"] if stored != weights else []
             costs = _costs(spec, tried.itemsize, device)
-            yield Fitting(" ".join(flags), needed, costs.largest_tokens(allowed, LEAST_CHUNK))
+            tokens = costs.largest_tokens(allowed, LEAST_CHUNK)
+            precision = f"INT8 + {_NAMES[tried]}" if stored == "int8" else _NAMES[tried]
+            yield Fitting(" ".join(flags), needed, tokens, precision)
 
 
 def models_that_fit(allowed: int, device: torch.device) -> list[Fitting]:

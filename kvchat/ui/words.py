@@ -44,11 +44,19 @@ def problem(
     if error is None:
         return None
     if isinstance(error, KVChatError):
-        said = {"message": error.message(lang), "remedy": error.remedy(lang)}
-        return said | {"code": error.code}
+        remedy = _on_screen(f"error.{error.code}.remedy")
+        remedied = error.remedy(lang) if remedy is None else say(remedy, lang, **error.facts)
+        return {"message": error.message(lang), "remedy": remedied, "code": error.code}
     code, known = f"error.{error.get('code', '')}", {**facts, **(error.get("facts") or {})}
     try:
-        said = {"message": say(code, lang, **known), "remedy": say(f"{code}.remedy", lang, **known)}
+        remedy = _on_screen(f"{code}.remedy") or f"{code}.remedy"
+        said = {"message": say(code, lang, **known), "remedy": say(remedy, lang, **known)}
         return said | {"code": code.removeprefix("error.")}
     except KeyError:  # a code or a fact that is not there: the sentence as it came is still true
         return {"message": str(error.get("message", "")), "remedy": str(error.get("remedy", ""))}
+
+
+def _on_screen(code: str) -> str | None:
+    """What can be pressed, where the command line would be told of flags."""
+    screen = f"{code}.screen"
+    return screen if screen in table() else None

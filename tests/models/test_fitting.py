@@ -20,8 +20,9 @@ from kvchat.models.load import load_model, unload
 from kvchat.models.weights import predicted_weight_bytes
 from kvchat.planner.costs import Costs
 from kvchat.planner.plan import LEAST_CHUNK
+from kvchat.ui.words import problem
 from kvchat.units import GIB, KIB, MIB
-from kvchat.wording import LANGUAGES
+from kvchat.wording import LANGUAGES, say
 from tests.tiny import tiny_folder
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda", 0)
@@ -116,6 +117,14 @@ def test_the_refusal_says_what_fits(
     for lang in LANGUAGES:
         assert error.message(lang)
         assert error.remedy(lang)
+        told, kept = problem(error, lang), problem(error.row(), lang)
+        assert told == kept
+        assert told is not None
+        assert "--" not in told["remedy"], "on the screen nobody types flags"
+        assert say("ui.tab.models", lang) in told["remedy"]
+        if code != "budget_below_weights":
+            assert "bf16 (" in told["remedy"]
+            assert "torch" not in told["remedy"]
 
 
 def test_where_only_another_model_fits_it_is_named(tmp_path: Path) -> None:

@@ -75,6 +75,8 @@ ENDINGS: dict[str, set[str]] = {
     "ui.formats.{}": {"key", "value"},
     "ui.models.korean.{}": {"yes", "no", "unknown"},
     "ui.whatif.column.{}": {"pair", "token", "kv", "fits", "most"},
+    "ui.cost.{}": {"whole", "passages", "off"},
+    "ui.room.{}": {"share", "most", "rest"},
     "ui.verdict.{}": {"passed", "passed_by", "failed", "waiting", "measuring", "unknown"},
 }  # fmt: skip
 PLAIN = {"ui.unit.{}", "ui.choice.{}.{}"}  # fall back to what the settings file would say

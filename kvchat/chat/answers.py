@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.admit import Told
 from kvchat.chat.answer import ENDED, LiveAnswer
-from kvchat.chat.api_chats import begin, chats_to_go_on_with, go_on, title_of
+from kvchat.chat.api_chats import begin, chats_to_go_on_with, go_on
 from kvchat.chat.asking import Admit, Asking, Keeper, as_told, less_repeating
 from kvchat.chat.at_own_risk import at_own_risk
 from kvchat.chat.attached import attached
@@ -30,6 +30,7 @@ from kvchat.chat.shelf import PATIENCE_S, Shelf
 from kvchat.chat.summarizer import KeptSummaries, PassingSummaries, Summarizer
 from kvchat.chat.summing import SummingUp
 from kvchat.chat.threads import Threads
+from kvchat.chat.titles import follow_edit, title_of
 from kvchat.chat.told import told_of_branch, told_of_messages
 from kvchat.chat.turn import Stopped, end_stopped, fail, make_answer
 from kvchat.engine.events import Priority
@@ -134,6 +135,8 @@ class Answers:
         with self._unless_it_fails(live):
             pinned = question.hash in self._store.pins(chat)
             self._store.fork(chat, question.parent)
+            if question.parent is None:
+                follow_edit(self._store, chat, question.content, text)
             return self._asked(live, pinned=pinned)
 
     def go_on(self, chat: str, question: Message, turn: int) -> LiveAnswer:

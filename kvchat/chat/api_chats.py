@@ -8,16 +8,10 @@ Documents are never in play: what a screen added is not told to a program.
 from contextlib import suppress
 
 from kvchat.chat.admit import Told
+from kvchat.chat.titles import title_of
 from kvchat.errors import StoreError
 from kvchat.store.records import Message
 from kvchat.store.store import Store
-
-TITLE_CHARACTERS = 60
-
-
-def title_of(question: str) -> str:
-    """What a chat is called until somebody names it."""
-    return " ".join(question.split())[:TITLE_CHARACTERS]
 
 
 def chats_to_go_on_with(store: Store, told: Told) -> list[str]:

@@ -29,6 +29,7 @@ from kvchat.chat.meanings import Meanings
 from kvchat.chat.pinning import Pinning
 from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
 from kvchat.chat.shelf import Shelf
+from kvchat.chat.titles import title_follows
 from kvchat.chat.undo import Cost, TakingBack
 from kvchat.documents.pages import Mark
 from kvchat.errors import RequestError
@@ -87,6 +88,7 @@ class Conversations:
             self._shelf,
             self._frames,
             self._kv_folder.chat_bytes,
+            self._answers.live,
             self._answers.refuse_if_busy,
         )
         self.ahead = AheadOfQuestions(
@@ -192,7 +194,8 @@ class Conversations:
 
     def show(self, chat: str, message: str) -> int:
         """Shows a branch that has the message; returns its turn. Raises RequestError."""
-        return self.listing.show(chat, message)
+        with title_follows(self._store, chat):
+            return self.listing.show(chat, message)
 
     def new_chat(self, *, listed: bool = True) -> str:
         return self._store.new_chat("", self.settings.system_text, listed).id
@@ -273,7 +276,8 @@ class Conversations:
         """
         question = self._question(chat, turn, name)
         self._answers.refuse_if_busy(chat)
-        self._store.delete_turn(chat, question.hash)
+        with title_follows(self._store, chat):
+            self._store.delete_turn(chat, question.hash)
         self._forget_kv(chat, goes_on=True)
         self._shelf.drop_unused([])
 
@@ -283,7 +287,8 @@ class Conversations:
         versions = Branch(self._store, chat).versions(self._question(chat, turn, name))
         if not 1 <= sibling <= len(versions):
             raise RequestError("turn_gone", turn=turn)
-        self._store.switch(chat, versions[sibling - 1])
+        with title_follows(self._store, chat):
+            self._store.switch(chat, versions[sibling - 1])
 
     def stop(self, chat: str) -> None:
         live = self.live(chat)

@@ -156,7 +156,8 @@ class Frames:
 
     def ledger_since(self, chat: str | None, number: int) -> list[dict[str, Any]]:
         """Entries that are new or grew after that change, oldest first; those of one chat with the
-        numbers of their turns as the person counts them now, as far as they are shown.
+        numbers of their turns as the person counts them now, as far as they are shown, and the
+        number of the turn (`turn`) that was answered meanwhile.
         """
         rows = [asdict(row) for row in self._store.ledger(chat, number)]
         if not rows or chat is None:
@@ -164,7 +165,11 @@ class Frames:
         questions = Branch(self._store, chat).questions()
         numbers = {one.hash: turn for turn, one in enumerate(questions, 1)}
         return [
-            row | {"turn_numbers": sorted(numbers[one] for one in row["turns"] if one in numbers)}
+            row
+            | {
+                "turn_numbers": sorted(numbers[one] for one in row["turns"] if one in numbers),
+                "turn": numbers.get(row["question"]),
+            }
             for row in rows
         ]
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.frames import Frames
 from kvchat.chat.rows import ChatRow, Hit
 from kvchat.chat.shelf import Shelf
@@ -25,8 +26,8 @@ _MAY_OPEN = ("document_password", "document_encrypted")
 
 
 class Listing:
-    """`disk_bytes` gives what each chat has in files of KV; `refuse_if_busy` raises RequestError
-    for one that is being answered.
+    """`disk_bytes` gives what each chat has in files of KV; `live` the answer that is being made in
+    a chat; `refuse_if_busy` raises RequestError where there is one.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class Listing:
         shelf: Shelf,
         frames: Frames,
         disk_bytes: Callable[[], Mapping[str, int]],
+        live: Callable[[str], LiveAnswer | None],
         refuse_if_busy: Callable[[str], None],
     ) -> None:
         self._store = store
         self._shelf = shelf
         self._frames = frames
         self._disk_bytes = disk_bytes
+        self._live = live
         self._refuse_if_busy = refuse_if_busy
 
     def rows(self, query: str = "") -> list[ChatRow]:
@@ -60,6 +63,7 @@ class Listing:
                 on_disk.get(one.id, 0),
                 _read_s(newest.get(one.id), rate),
                 _hits(hits[one.id], query) if hits is not None else (),
+                live.status if (live := self._live(one.id)) is not None else None,
             )
             for one in found
             if not self._is_nothing(one)

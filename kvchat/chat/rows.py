@@ -20,7 +20,7 @@ class Hit:
 class ChatRow:
     """`kv_bytes`: what of the chat is still in the cache; `disk_bytes`: what files of KV have of
     it; `read_s`: about how long it takes to read it again, None where nobody knows. `hits`: where
-    the words stand that were looked for.
+    the words stand that were looked for. `status`: of the answer that is being made, or None.
     """
 
     id: str
@@ -31,6 +31,7 @@ class ChatRow:
     disk_bytes: int = 0
     read_s: float | None = None
     hits: tuple[Hit, ...] = ()
+    status: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """Marks inside a reply: small numbers behind the sentences that a page confirms.
 
 They are put into the text before it becomes HTML, as characters that no text has, and made buttons
-afterwards; the numbers are those of the pages in the line below. Asks nobody.
+afterwards; the numbers are those of the pages in the line below. In a paragraph a page is marked
+behind the first sentence that it confirms, and again only after another page's mark; what the reply
+says a second time has no mark. Asks nobody.
 """
 
 import html
@@ -12,6 +14,7 @@ from typing import Any
 from kvchat.wording import Language, say
 
 _OPEN, _CLOSE = "\ue0f0", "\ue0f1"  # of the private use area
+_SENTENCE_END = re.compile(r"(?<=[.!?。！？])\s+|\n+")
 _PLACED = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 
 
@@ -36,10 +39,27 @@ def placed(reply: str, citations: Sequence[Mapping[str, Any]]) -> str:
             for at in one.get("at", ()):
                 if 0 < at <= len(reply) and _may_stand(reply, at):
                     marks.setdefault(at, set()).add(number)
-    for at in sorted(marks, reverse=True):
+    for at in reversed(_useful(reply, marks)):
         stands = "".join(f"{_OPEN}{number}{_CLOSE}" for number in sorted(marks[at]))
         reply = reply[:at] + stands + reply[at:]
     return reply
+
+
+def _useful(reply: str, marks: Mapping[int, set[int]]) -> list[int]:
+    """The places, first to last, where a mark says something that none before it says."""
+    found: list[int] = []
+    said: set[str] = set()
+    paragraph, last = -1, set[int]()
+    for at in sorted(marks):
+        sentence = " ".join(_SENTENCE_END.split(reply[:at].rstrip())[-1].casefold().split())
+        here = reply.count("\n", 0, at)
+        if sentence in said or (here == paragraph and marks[at] == last):
+            said.add(sentence)
+            continue
+        said.add(sentence)
+        found.append(at)
+        paragraph, last = here, marks[at]
+    return found
 
 
 def _may_stand(reply: str, at: int) -> bool:

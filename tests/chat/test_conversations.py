@@ -85,6 +85,28 @@ def test_versions_of_a_turn_can_be_switched(start: Start) -> None:
         conversations.edit(chat, 9, "x")
 
 
+def test_a_title_follows_the_first_question_until_somebody_names_the_chat(start: Start) -> None:
+    talks = start()
+    chat = talks.new_chat()
+
+    def title() -> str:
+        return talks.chats()[0].title
+
+    answered(talks.ask(chat, "Waht is KV?"))
+    answered(talks.edit(chat, 1, "What is KV?"))
+    assert title() == "What is KV?"
+    talks.switch(chat, 1, 1)
+    assert title() == "Waht is KV?"
+    answered(talks.ask(chat, "And then?"))
+    answered(talks.edit(chat, 2, "What then?"))
+    assert title() == "Waht is KV?"
+    talks.delete_turn(chat, 1)
+    assert title() == talks.history(chat)[0].text != "Waht is KV?"
+    talks.rename(chat, "Caches")
+    answered(talks.edit(chat, 1, "Something else"))
+    assert title() == "Caches"
+
+
 def test_deleting_a_middle_turn_leaves_nothing_of_it(start: Start) -> None:
     conversations = start()
     chat = conversations.new_chat()

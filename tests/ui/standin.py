@@ -244,6 +244,7 @@ class StandIn:
                 len(c.path()),
                 c.updated_at_s,
                 sum(s["bytes"] for s in self._spans(i)[0]),
+                status=c.live.status if c.live and c.live.status not in ENDED else None,
             )
             for i, c in list(self._chats.items())
             if query.lower() in c.title.lower() and not self._is_nothing(c)

@@ -164,6 +164,18 @@ def test_a_reload_in_mid_answer_goes_on_showing_it(looking: Looking) -> None:
     assert replies(page)[0].split()[-1] == "150"
 
 
+def test_the_list_says_what_is_being_done_also_to_another_tab(looking: Looking) -> None:
+    watching, page = looking.open(), looking.open()
+    looking.talks.token_s = 0.02
+    ask(page, "count to 2000", wait=False)
+    for one in (page, watching):
+        expect(one.locator(".kv-chat-about")).to_have_text("1 turn · answering")
+    page.keyboard.press("Escape")
+    answered(page)
+    for one in (page, watching):
+        expect(one.locator(".kv-chat-about")).to_have_text(re.compile("1 turn · in memory, .+iB"))
+
+
 def test_two_tabs_do_not_mix(looking: Looking) -> None:
     looking.talks.token_s = 0.01
     one, two = looking.open(), looking.open()

@@ -47,9 +47,27 @@ def test_the_korean_screen_is_korean(looking: Looking) -> None:
 def test_language_and_theme_are_kept(looking: Looking) -> None:
     page = looking.open()
     ask(page, "count to 3")
+    for _ in range(3):
+        ask(page, "markup")
+    page.evaluate("kvchat.panel.open('ledger')")
+    page.fill("#kv-input", "not sent yet")
+    page.locator("#kv-ask-4").hover()
+    page.mouse.wheel(0, -900)
+    place = """(document.getElementById('kv-ask-3').getBoundingClientRect().top -
+        document.querySelector('#kv-chat [role=log]').getBoundingClientRect().top)"""
+    page.wait_for_function(
+        """() => new Promise((still) => { const log = document.querySelector("#kv-chat [role=log]");
+        const was = log.scrollTop, end = log.scrollHeight - log.clientHeight;
+        setTimeout(() => still(was < end - 200 && log.scrollTop === was), 100); })"""
+    )
+    was = page.evaluate(place)
     page.locator(".kv-language").click()
     page.wait_for_url(re.compile(r"/ko/\?c="))
-    expect(page.locator(".kv-text")).to_have_text("1 2 3")
+    expect(page.locator(".kv-text").first).to_have_text("1 2 3")
+    expect(page.get_by_role("tab", name="한 일")).to_have_attribute("aria-selected", "true")
+    expect(page.locator("#kv-body-ledger")).to_be_visible()
+    expect(page.locator("#kv-input")).to_have_value("not sent yet")
+    page.wait_for_function(f"(was) => Math.abs({place} - was) < 3", arg=was)
     before = page.evaluate("document.documentElement.dataset.theme")
     page.get_by_role("button", name="밝게 또는 어둡게").click()
     page.reload()

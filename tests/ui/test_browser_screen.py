@@ -53,7 +53,8 @@ def test_what_was_done_is_said_with_its_reason(looking: Looking) -> None:
     looking.talks.record(chat, "shrink_chunk", "out_of_memory", 3 * 2**20, tokens=256, was=512)
     last = page.locator(".kv-last-what")
     expect(last).to_have_text(
-        "Reads 256 tokens at a time instead of 512 — a step ran out of memory"
+        "Reads 256 tokens at a time instead of 512 — "
+        "memory ran short in a step, and the step was run again so"
     )
     page.get_by_role("button", name="1 entry").click()
     row = page.locator(".kv-ledger li")
@@ -64,6 +65,24 @@ def test_what_was_done_is_said_with_its_reason(looking: Looking) -> None:
     page.reload()
     expect(page.locator(".kv-last-what")).to_contain_text("Reads 256 tokens")
     page.wait_for_function("kvchat.notes.chat === kvchat.chat")  # what comes next is asked of it
+
+
+def test_what_is_done_turn_after_turn_is_one_row(looking: Looking) -> None:
+    """And what takes something from the chat, or was done after a pause, has a row of its own."""
+    passing = {"code": "shrink_chunk", "reason": "no_room", "arguments": {}, "turns": []}
+    entries = [passing | {"number": turn, "turn": turn} for turn in (4, 5, 5, 6, 9)]
+    lossy = passing | {"code": "evict", "turns": ["t1"]}
+    entries[2:2] = [lossy | {"number": 20, "turn": 5}, lossy | {"number": 21, "turn": 6}]
+    rows = looking.page.evaluate(
+        "(list) => kvchat.folded(list).map((row) => row.map((one) => [one.code, one.turn]))",
+        entries,
+    )
+    assert rows == [
+        [["evict", 5]],
+        [["evict", 6]],
+        [["shrink_chunk", turn] for turn in (4, 5, 5, 6)],
+        [["shrink_chunk", 9]],
+    ]
 
 
 def test_turns_that_the_model_does_not_see_are_marked(looking: Looking) -> None:

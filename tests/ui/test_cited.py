@@ -44,7 +44,23 @@ def test_pages_that_are_only_given_get_no_mark_and_no_number() -> None:
 
 def test_one_sentence_of_two_pages_and_two_sentences_of_one() -> None:
     assert "green.[1][2]" in shown("It is green.", cite(3, 12), cite(4, 12))
-    assert shown("One. Two.", cite(3, 4, 9)) == "<p>One.[1] Two.[1]</p>&#10;"
+    assert shown("One.\n\nTwo.", cite(3, 4, 10)) == "<p>One.[1]</p>&#10;<p>Two.[1]</p>&#10;"
+
+
+def test_a_page_is_marked_anew_where_that_says_something() -> None:
+    one_page = shown("One. Two. Three.", cite(3, 4, 9, 16))
+    assert one_page == "<p>One.[1] Two. Three.</p>&#10;"
+    two_pages = shown("One. Two. Three. Four.", cite(3, 4, 16), cite(4, 9, 22))
+    assert two_pages == "<p>One.[1] Two.[2] Three.[1] Four.[2]</p>&#10;"
+
+
+def test_a_reply_that_repeats_itself_is_not_full_of_marks() -> None:
+    line = "It is green. It is slow.\n\n"
+    ends = [n * len(line) + at for n in range(40) for at in (12, 24)]
+    assert shown(line * 40, cite(3, *ends)).count("[1]") == 1
+    numbered = "".join(f"{n}. It is green.\n" for n in range(1, 41))
+    ends = [at.end() for at in re.finditer("green.", numbered)]
+    assert shown(numbered, cite(3, *ends)).count("[1]") == 1
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,22 @@
   };
   K.emit = (name, detail) => dispatchEvent(new CustomEvent(`kvchat:${name}`, { detail }));
 
+  // What this tab of the browser remembers over a reload; nothing where storage is off.
+  K.keep = (name, value) => {
+    try {
+      sessionStorage.setItem(name, JSON.stringify(value));
+    } catch {
+      // no storage: it is forgotten
+    }
+  };
+  K.kept = (name) => {
+    try {
+      return JSON.parse(sessionStorage.getItem(name));
+    } catch {
+      return null;
+    }
+  };
+
   // Words. Templates are Python's: {name}, {name:,}, {{ and }}.
   const written = (value) => {
     if (typeof value === "number") return K.number(value);

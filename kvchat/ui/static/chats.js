@@ -80,20 +80,25 @@
     list.replaceChildren(...parts);
     if (focused) list.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
   };
-  // Whether the next question has to read it again, and how long that takes here
+  // What is being made in it; else whether the next question has to read it again, and how long that
+  // takes here. Of the chat that is open the newest frame says it, of the others the list.
   const standing = (row) => {
-    if (row.kv_bytes) return K.say("ui.chats.loaded", { bytes: K.size(row.kv_bytes) });
+    const here = row.id === K.chat && K.notes.chat === row.id;
+    const status = here ? K.notes.live?.status : row.status;
+    if (status) return K.say(status === "summing" ? "ui.live.reading" : `ui.live.${status}`);
+    const bytes = (here && K.frame?.kv?.chat_bytes) || row.kv_bytes;
+    if (bytes) return K.say("ui.chats.loaded", { bytes: K.size(bytes) });
     if (row.disk_bytes) return K.say("ui.chats.disk", { bytes: K.size(row.disk_bytes) });
     if (!row.num_turns) return "";
     return row.read_s ? K.say("ui.chats.text", { s: K.seconds(Math.max(0.1, row.read_s)) }) : K.say("ui.chats.text.unknown");
   };
+  const aboutOf = (row) => [K.say("ui.chats.turns", { turns: row.num_turns }), standing(row)].filter(Boolean).join(" · ");
   const drawRow = (row) => {
-    const about = [K.say("ui.chats.turns", { turns: row.num_turns }), standing(row)].filter(Boolean);
     const here = row.id === K.chat;
     const item = K.el("li", { class: `kv-chat-row${here ? " kv-here" : ""}` });
     const open = K.el("a", { class: "kv-chat-open", href: K.address(row.id), "aria-current": here ? "page" : null, "data-key": row.id },
       K.el("span", { class: "kv-chat-title", text: K.titleOf(row), title: K.titleOf(row) }),
-      K.el("span", { class: "kv-chat-about", text: about.join(" · ") }));
+      K.el("span", { class: "kv-chat-about", text: aboutOf(row) }));
     open.addEventListener("click", (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return; // a new tab, as with any link
       event.preventDefault();
@@ -124,6 +129,28 @@
     draw();
     K.refreshChats();
   });
+  // What moves with an answer is written in its place; no row is drawn anew for it.
+  const follow = () => {
+    const row = rows.find((one) => one.id === K.chat);
+    const about = row && list?.querySelector(".kv-here .kv-chat-about");
+    if (about) K.put(about, aboutOf(row));
+  };
+  // What other chats hold is known to the list only: asked for when the model turns to something else,
+  // and when what is kept of them all is not what it was.
+  const PAUSE_MS = 1500;
+  let kept = "";
+  let later = 0;
+  K.on("frame", (frame) => {
+    follow();
+    const now = [frame.runtime?.stage, frame.kv?.idle_bytes, frame.kv?.disk_bytes].join();
+    if (now === kept || later) return;
+    kept = now;
+    later = setTimeout(() => {
+      later = 0;
+      K.refreshChats();
+    }, PAUSE_MS);
+  });
+
   // Titles, sizes and order change when an answer begins or ends.
   let live = false;
   let known = 0;
@@ -133,6 +160,7 @@
     if (is !== live || count !== known) K.refreshChats();
     live = is;
     known = count;
+    follow();
   });
   K.on("online", (is) => is && K.refreshChats());
   addEventListener("focus", () => K.refreshChats());

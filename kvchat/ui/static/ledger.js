@@ -21,6 +21,24 @@
     return at.toLocaleString(K.lang, { ...day, hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
   };
 
+  // What is done turn after turn and takes nothing from the chat, is one row: each row is its entries,
+  // oldest first, and stands where the newest does.
+  const isPassing = (entry) => entry.turn && !entry.undo && !entry.lost_tokens && !entry.turns?.length && !entry.documents?.length;
+  const kindOf = (entry) => [entry.code, entry.reason, entry.arguments?.name].join("/");
+  K.folded = (list) => {
+    const rows = new Map(); // the newest entry -> all of its row
+    const newest = new Map(); // kind -> the newest entry
+    for (const entry of list) {
+      const before = isPassing(entry) ? newest.get(kindOf(entry)) : undefined;
+      const goesOn = before && entry.turn - before.turn <= 1;
+      const row = goesOn ? [...rows.get(before), entry] : [entry];
+      if (goesOn) rows.delete(before);
+      rows.set(entry, row);
+      if (isPassing(entry)) newest.set(kindOf(entry), entry);
+    }
+    return [...rows.values()];
+  };
+
   K.entryWhat = what;
   K.entryWhy = why;
   K.entryWhen = when;
@@ -38,7 +56,7 @@
       K.put(text, last ? what(last) + (reason ? ` — ${reason}` : "") : K.say("ui.ledger.none"));
       text.title = text.textContent;
       K.put(time, last ? when(last) : "");
-      K.put(count, K.say("ui.ledger.count", { count: entries.length }));
+      K.put(count, K.say("ui.ledger.count", { count: K.folded(entries).length }));
       K.show(more, entries.length > 0);
     };
     K.on("entries", draw);
@@ -55,18 +73,27 @@
       K.show(empty, entries.length === 0);
       K.show(file, entries.length > 0);
       file.href = `/api/ledger?chat=${encodeURIComponent(K.chat ?? "")}`;
-      const rows = entries.slice(-200).reverse().map((entry) =>
-        K.el("li", {},
-          K.el("div", { class: "kv-ledger-what", text: what(entry) }),
-          why(entry) ? K.el("div", { class: "kv-muted", text: why(entry) }) : null,
-          K.el("div", { class: "kv-ledger-facts kv-muted" }, ...small(entry))
-        )
-      );
-      list.replaceChildren(...rows);
+      const open = new Set([...list.querySelectorAll("details[open]")].map((one) => one.dataset.first));
+      list.replaceChildren(...K.folded(entries).slice(-200).reverse().map((row) => drawRow(row, open)));
     };
     K.on("entries", draw);
     draw();
   });
+  const drawRow = (row, open) => {
+    const entry = row.at(-1);
+    return K.el("li", {},
+      K.el("div", { class: "kv-ledger-what", text: what(entry) }),
+      why(entry) ? K.el("div", { class: "kv-muted", text: why(entry) }) : null,
+      K.el("div", { class: "kv-ledger-facts kv-muted" }, ...small(entry)),
+      row.length > 1 ? drawAll(row, open) : null);
+  };
+  const drawAll = (row, open) => {
+    const first = String(row[0].number);
+    const turns = [...new Set(row.map((entry) => entry.turn))];
+    const lines = row.map((entry) => K.el("div", { text: [when(entry), K.say("ui.bar.turn", { turn: entry.turn }), what(entry)].filter(Boolean).join(" · ") }));
+    return K.el("details", { class: "kv-ledger-all kv-muted", "data-first": first, open: open.has(first) },
+      K.el("summary", { text: K.say("ui.ledger.again", { turns: K.ranges(turns), times: row.length }) }), ...lines.reverse());
+  };
   const small = (entry) => {
     const parts = [when(entry)];
     const turns = entry.turn_numbers ?? [];

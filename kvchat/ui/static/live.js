@@ -59,6 +59,14 @@
     };
   };
 
+  // By hand, without waiting for the next try; the button rests while it is made.
+  K.reconnect = (event) => {
+    const button = event.currentTarget;
+    button.disabled = true;
+    setTimeout(() => (button.disabled = false), 1000);
+    open();
+  };
+
   K.on("online", (is) => document.body.classList.toggle("kv-offline", !is));
   K.on("chat", open);
   let wasHidden = document.hidden;

@@ -9,7 +9,9 @@
   const K = window.kvchat;
   const tabs = []; // {name, place, fill, button, body}, from left to right
   const shows = new Map(); // name -> what to call when it comes into sight
-  let shown = "documents";
+  // Open on the same tab after a reload, and in the other language
+  const KEPT = "kvchat.panel";
+  let shown = K.kept(KEPT)?.tab ?? "documents";
   let row = null; // the buttons
   let aside = null;
 
@@ -30,6 +32,7 @@
     document.body.classList.toggle("kv-panel-open", open);
     document.getElementById("kv-panel-button")?.setAttribute("aria-pressed", String(open));
     if (name) shown = name;
+    K.keep(KEPT, { open, tab: shown });
     for (const tab of tabs) {
       const here = tab.name === shown;
       tab.button?.setAttribute("aria-selected", String(here));
@@ -74,6 +77,7 @@
       next.button.focus();
     });
     box.append(aside);
+    document.body.classList.toggle("kv-panel-open", Boolean(K.kept(KEPT)?.open));
     stand();
   };
 })();

@@ -11,6 +11,7 @@
     const box = log();
     if (!box) return;
     if (performance.now() < hold.until && hold.place) hold.place.scrollIntoView({ block: "center" });
+    else if (performance.now() < hold.until && hold.at) hold.at();
     else if (performance.now() < hold.until) box.scrollTop = box.scrollHeight - hold.fromEnd;
     else if (atEnd) box.scrollTop = box.scrollHeight;
   };
@@ -44,6 +45,28 @@
     place.classList.add("kv-sought");
     setTimeout(() => place.classList.remove("kv-sought"), 2500);
   };
+
+  // The page is drawn anew in another language: the question that is read stays where it is.
+  const PLACE = "kvchat.place";
+  const top = (element) => element.getBoundingClientRect().top - log().getBoundingClientRect().top;
+  K.keepPlace = () => {
+    const questions = [...document.querySelectorAll("#kv-chat .kv-ask")];
+    const first = questions.find((one) => top(one) > -one.offsetHeight) ?? questions.at(-1);
+    K.keep(PLACE, atEnd || !first ? null : { chat: K.chat, shown: K.shown, id: first.id, top: top(first) });
+  };
+  const back = K.kept(PLACE);
+  K.keep(PLACE, null);
+  if (back?.chat && back.chat === K.chat) {
+    K.shown = back.shown;
+    atEnd = false;
+    const at = () => {
+      const question = document.getElementById(back.id);
+      if (!question) return;
+      log().scrollTop += top(question) - back.top;
+      hold.until = Math.min(hold.until, performance.now() + 1500);
+    };
+    hold = { until: performance.now() + 8000, at };
+  }
 
   // Only a person takes the view away from the end; text that grows does not. It is left at once, for
   // browsers glide: a next piece of text would call the view back before it has moved.

@@ -8,7 +8,8 @@
     const name = K.el("span", { class: "kv-model-name" });
     const dot = K.el("span", { class: "kv-dot", "aria-hidden": "true" });
     const words = K.el("span", { class: "kv-pill-words", role: "status" });
-    const pill = K.el("span", { class: "kv-pill" }, dot, words);
+    const again = K.el("button", { type: "button", class: "kv-link kv-reconnect", text: K.say("ui.reconnect"), hidden: true, on: { click: K.reconnect } });
+    const pill = K.el("span", { class: "kv-pill" }, dot, words, again);
     const other = K.lang === "ko" ? "en" : "ko";
     const language = K.el("a", {
       class: "kv-ghost kv-language",
@@ -18,6 +19,7 @@
     });
     language.addEventListener("click", () => {
       language.href = `/${other}/${K.chat ? `?c=${encodeURIComponent(K.chat)}` : ""}`;
+      K.keepPlace();
     });
     language.href = `/${other}/`;
     box.append(
@@ -40,6 +42,8 @@
       K.put(name, status.model || "");
       name.title = (status.attention ?? []).join("\n");
       K.put(words, describe(stage));
+      K.show(again, stage === "offline");
+      words.title = stage === "offline" ? K.say("ui.offline.remedy") : "";
     };
     K.on("frame", draw);
     K.on("status", draw);

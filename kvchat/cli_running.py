@@ -9,6 +9,7 @@ import urllib.request
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from kvchat.store.folder import owner_only
 
@@ -56,18 +57,33 @@ def _read(data_dir: Path) -> Running | None:
         return None
 
 
+def memory_of(running: Running) -> dict[str, Any]:
+    """The frame of a server that runs: what its memory is and how much it may use. Empty where it
+    does not tell.
+    """
+    found = _asked(running, "/api/memory")
+    return found if isinstance(found, dict) else {}
+
+
 def _alive(running: Running) -> bool:
     import psutil
 
     if not psutil.pid_exists(running.pid):
         return False
-    request = urllib.request.Request(f"{running.url}/health")
+    found = _asked(running, "/health")
+    return isinstance(found, dict) and "model" in found
+
+
+def _asked(running: Running, path: str) -> object:
+    """None where nobody answers, or something else does."""
+    request = urllib.request.Request(f"{running.url}{path}")
     if running.token:
         request.add_header("Authorization", f"Bearer {running.token}")
     # No proxy stands between this machine and itself.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(request, timeout=_ANSWER_TIMEOUT_S) as answer:
-            return "model" in json.load(answer)
-    except (OSError, ValueError, TypeError):
-        return False
+            found: object = json.load(answer)
+    except (OSError, ValueError):
+        return None
+    return found

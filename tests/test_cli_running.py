@@ -12,18 +12,20 @@ from threading import Thread
 
 import pytest
 
-from kvchat.cli_running import Running, forget, note, running_on
+from kvchat.cli_running import Running, forget, memory_of, note, running_on
 
 
 class _Health(BaseHTTPRequestHandler):
     answer = b'{"status": "ok", "model": "ready"}'
+    memory = b'{"device": {"budget": 1610612736, "headroom": 0}, "kv": {"fits": null}}'
     tokens: list[str | None]
 
     def do_GET(self) -> None:
         self.tokens.append(self.headers.get("Authorization"))
-        self.send_response(200 if self.path == "/health" else 404)
+        told = self.path in ("/health", "/api/memory")
+        self.send_response(200 if told else 404)
         self.end_headers()
-        self.wfile.write(self.answer)
+        self.wfile.write(self.answer if self.path == "/health" else self.memory)
 
     def log_message(self, *_words: object) -> None:
         pass
@@ -46,6 +48,7 @@ def test_found_while_it_answers(tmp_path: Path, server: str) -> None:
     note(tmp_path, running)
     assert running_on(tmp_path) == running
     assert _Health.tokens == ["Bearer secret"]
+    assert memory_of(running)["device"] == {"budget": 3 * 2**29, "headroom": 0}
     forget(tmp_path)
     assert running_on(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
@@ -81,6 +84,14 @@ def test_another_program_at_its_port(
     monkeypatch.setattr(_Health, "answer", answer)
     note(tmp_path, Running(server, server, None, os.getpid()))
     assert running_on(tmp_path) is None
+
+
+@pytest.mark.parametrize("memory", [b"[]", b"{", b'"x"', b""])
+def test_a_server_that_tells_no_memory(
+    server: str, memory: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Health, "memory", memory)
+    assert memory_of(Running(server, server, None, os.getpid())) == {}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"url": "x"}', '"running"'])

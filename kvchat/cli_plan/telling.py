@@ -1,13 +1,11 @@
 """A plan as a person reads it, and as a script does. Computes nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 from unicodedata import east_asian_width
 
 from kvchat.arch.spec import ModelSpec
-from kvchat.engine.foretold import Fits
-from kvchat.kvcache.blocks import FP
 from kvchat.models.outlook import Outlook
 from kvchat.units import format_size
 from kvchat.wording import Language, say
@@ -65,24 +63,26 @@ def as_text(outlook: Outlook, lang: Language) -> Iterator[str]:
         yield say("plan.layer_formats", lang, layers=outlook.layer_formats)
     yield from _items(outlook, lang)
     yield _verdict(outlook, lang)
-    yield say("plan.longest", lang, fits=fits_line(outlook.fits, lang))
+    yield say("plan.longest", lang, fits=fits_line(outlook.fits.row(), lang))
     yield ""
     yield say("plan.table", lang)
     yield from _table(outlook, lang)
 
 
-def fits_line(fits: Fits, lang: Language) -> str:
-    """How long a text fits, in the words that the screen has for it (`K.fitsSaid`)."""
-    stored, tokens = str(fits.sealed).upper(), f"{fits.tokens:,}"
-    code = "fits.as_computed" if fits.sealed == FP else "fits.stored"
-    said = say(code, lang, tokens=tokens, format=stored)
-    if fits.most_tokens <= fits.tokens:
+def fits_line(fits: Mapping[str, Any], lang: Language) -> str:
+    """How long a text fits, a row of `Fits`, in the words that the screen has for it
+    (`K.fitsSaid`).
+    """
+    stored, tokens = fits["stored"], f"{fits['tokens']:,}"
+    code = "fits.as_computed" if stored is None else "fits.stored"
+    said = say(code, lang, tokens=tokens, format=(stored or "").upper())
+    if fits["most_tokens"] <= fits["tokens"]:
         return said
-    parts = ["requantize"] if fits.pair is not None else []
-    lower = str(fits.pair).upper()
-    how = [say(f"fits.how.{one}", lang, format=lower) for one in (*parts, *fits.row()["helps"])]
-    joined = say("fits.and", lang).join(how)
-    return say("fits.more", lang, fits=said, most=f"{fits.most_tokens:,}", how=joined)
+    pair, helps = fits["pair"], fits["helps"]
+    parts = helps if pair is None else ["requantize", *helps]
+    how = [say(f"fits.how.{one}", lang, format=(pair or "").upper()) for one in parts]
+    most, joined = f"{fits['most_tokens']:,}", say("fits.and", lang).join(how)
+    return say("fits.more", lang, fits=said, most=most, how=joined)
 
 
 def _layer_line(group: dict[str, Any], lang: Language) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvchat.attention.choose import describe
 from kvchat.cli_listen import DEFAULT_PORT, listening
-from kvchat.cli_running import running_on
+from kvchat.cli_running import memory_of, running_on
 from kvchat.device.memory import pick_device
 from kvchat.device.peak import peak_of
 from kvchat.doctor.findings import Finding, Problem
@@ -145,7 +145,13 @@ def port(folder: Path) -> Finding:
     """The port that a start would take now, or the kvchat that runs already."""
     running = running_on(folder)
     if running is not None:
-        return Finding({"running": running.url, "port": None})
+        frame = memory_of(running)
+        about = {
+            "budget": frame.get("device", {}).get("budget"),
+            "headroom": frame.get("device", {}).get("headroom"),
+            "fits": frame.get("kv", {}).get("fits"),
+        }
+        return Finding({"running": running.url, "port": None, "runs_with": about})
     try:
         with listening("127.0.0.1", None) as listener:
             taken = int(listener.getsockname()[1])

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvchat.attention.telling import told as attention
+from kvchat.cli_plan.telling import fits_line
 from kvchat.doctor.findings import Problem
 from kvchat.units import format_least, format_size
 from kvchat.wording import Language, say
@@ -26,7 +27,7 @@ def told(problems: list[Problem], lang: Language) -> list[dict[str, Any]]:
 def as_text(facts: Facts, problems: list[Problem], lang: Language) -> Iterator[str]:
     yield say("doctor.system", lang, **facts["system"])
     yield from _compute(facts["compute"], lang)
-    yield from _memory(facts["memory"], lang)
+    yield from _memory(facts["memory"], lang, is_second=facts["port"]["running"] is not None)
     yield _data(facts["data"], lang)
     yield _model(facts["model"], lang)
     yield from _calibration(facts["model"], facts["memory"]["device"], lang)
@@ -34,7 +35,7 @@ def as_text(facts: Facts, problems: list[Problem], lang: Language) -> Iterator[s
     for row in facts["model"].get("attention", ()):
         yield attention(row, lang)
     yield _tools(facts["tools"], lang)
-    yield _port(facts["port"], lang)
+    yield from _port(facts["port"], lang)
     untested = [row for row in facts["packages"]["packages"] if not row["fits"]]
     code = "doctor.packages.tested" if not untested else "doctor.packages.untested"
     yield say(code, lang, num=len(facts["packages"]["packages"]), untested=len(untested))
@@ -61,7 +62,8 @@ def _compute(compute: dict[str, Any], lang: Language) -> Iterator[str]:
         yield say("doctor.driver", lang, version=compute["nvidia_driver"])
 
 
-def _memory(memory: dict[str, Any], lang: Language) -> Iterator[str]:
+def _memory(memory: dict[str, Any], lang: Language, *, is_second: bool) -> Iterator[str]:
+    """`is_second`: what is told is of another kvchat beside the one that runs."""
     if not memory["total"]:
         return  # a problem says why
     sizes = {
@@ -70,7 +72,8 @@ def _memory(memory: dict[str, Any], lang: Language) -> Iterator[str]:
     }
     budget = memory["budget"]
     told_budget = "" if budget is None else say("doctor.budget", lang, size=format_size(budget))
-    yield say("doctor.memory", lang, **sizes) + told_budget
+    code = "doctor.memory.second" if is_second else "doctor.memory"
+    yield say(code, lang, **sizes) + told_budget
     why = say(f"headroom.{memory['headroom_reason']}", lang)
     yield say("doctor.headroom", lang, headroom=sizes["headroom"], why=why)
     if memory["nvml"] is not None:
@@ -118,9 +121,24 @@ def _tools(tools: dict[str, Any], lang: Language) -> str:
     return say("doctor.tesseract", lang, languages=", ".join(tools["languages"]) or "?")
 
 
-def _port(port: dict[str, Any], lang: Language) -> str:
+def _port(port: dict[str, Any], lang: Language) -> Iterator[str]:
     if port["running"] is not None:
-        return say("doctor.running", lang, url=port["running"])
-    if port["port"] is None:
-        return say("doctor.port.none", lang)
-    return say("doctor.port", lang, port=port["port"])
+        yield say("doctor.running", lang, url=port["running"])
+        yield from _runs_with(port["runs_with"], lang)
+    elif port["port"] is None:
+        yield say("doctor.port.none", lang)
+    else:
+        yield say("doctor.port", lang, port=port["port"])
+
+
+def _runs_with(about: dict[str, Any], lang: Language) -> Iterator[str]:
+    """The budget of the one that runs is its own, whatever the settings here say."""
+    if about["headroom"] is None:
+        return
+    headroom, budget = format_size(about["headroom"]), about["budget"]
+    if budget is None:
+        yield say("doctor.running.no_budget", lang, headroom=headroom)
+    else:
+        yield say("doctor.running.budget", lang, budget=format_size(budget), headroom=headroom)
+    if about["fits"] is not None:
+        yield say("doctor.running.fits", lang, fits=fits_line(about["fits"], lang))

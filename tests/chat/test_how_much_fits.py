@@ -72,7 +72,7 @@ def test_every_screen_says_the_same(
     assert main([*about, *given, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["longest"] == found
     assert main([*about, *given, "--lang", "ko"]) == 0
-    assert fits_line(fits, "ko") in capsys.readouterr().out
+    assert fits_line(found, "ko") in capsys.readouterr().out
 
 
 def test_formats_that_nobody_measured_are_hoped_for_and_not_counted(

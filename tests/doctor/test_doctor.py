@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from kvchat.cli import main
+from kvchat.cli_running import Running
 from kvchat.device.drivers import installed_drivers
 from kvchat.doctor import machine, place
 from kvchat.doctor.findings import Problem
 from kvchat.memory.verdicts import STEPS, Verdict
 from kvchat.models.verdicts import keep_verdicts
 from kvchat.settings import Settings, changed
-from kvchat.units import GIB
+from kvchat.units import GIB, format_size
 from kvchat.wording import LANGUAGES, Language, say, table
 from packaging.requirements import Requirement
 from tests.tiny import key_of, tiny_folder
@@ -116,6 +117,29 @@ def test_it_reads_as_sentences_in_one_language(
     assert main(flags) == 0
     out = capsys.readouterr().out
     assert ("메모리" in out) == (lang == "ko")
+    assert "{" not in out
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_beside_one_that_runs_it_says_whose_budget_it_is(
+    capsys: pytest.CaptureFixture[str],
+    data_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lang: Language,
+):
+    fits = {"tokens": 8700, "most_tokens": 31400, "stored": None, "pair": "int6/int4", "helps": []}
+    frame = {"device": {"budget": 3 * GIB, "headroom": 0}, "kv": {"fits": fits}}
+    one = Running("http://127.0.0.1:1", "", None, 1)
+    monkeypatch.setattr(place, "running_on", lambda _: one)
+    monkeypatch.setattr(place, "memory_of", lambda _: frame)
+    flags = ["doctor", "--data-dir", str(data_dir), "--memory-budget", "5GiB", "--lang", lang]
+    capsys.readouterr()
+    main(flags)
+    out = capsys.readouterr().out
+    headroom = format_size(0)
+    assert say("doctor.running.budget", lang, budget="3.00 GiB", headroom=headroom) in out
+    assert "31,400" in out
+    assert say("doctor.budget", lang, size="5.00 GiB") in out, "of a second one, and said so"
     assert "{" not in out
 
 

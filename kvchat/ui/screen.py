@@ -39,7 +39,8 @@ def build_ui(conversations: "Conversations", lang: Language) -> gr.Blocks:
         except RequestError as error:
             yield [], notes(None, (), None, lang, 0) | {"problem": problem(error, lang)}
             return
-        yield from following.show(asked)
+        for found, around in following.show(asked):
+            yield found, around | {"wish": asked.number}
         # gradio sends the last thing once more when a generator ends, and that may come late
         yield gr.skip(), gr.skip()
 

@@ -49,7 +49,7 @@ class Looking:
         self._page: Page | None = None
         self._others: list[Page] = []
         context.on("request", self._note_request)
-        context.on("weberror", lambda error: self.troubles.append(str(error.error)))
+        context.on("weberror", lambda error: self.troubles.append(error.error.stack))
         context.on("console", self._note_console)
 
     def _note_request(self, request: Any) -> None:

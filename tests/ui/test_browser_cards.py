@@ -69,7 +69,7 @@ def test_what_was_before_the_page_or_in_another_chat_is_no_news(looking: Looking
 def test_fewer_bits_are_offered_only_for_a_gain_worth_them(
     looking: Looking, more: int, num: int
 ) -> None:
-    page = looking.page
+    page = looking.open()  # its own: what a call says is changed
     ask(page, "count to 3")
     page.evaluate(
         "(more) => { const call = kvchat.call; kvchat.call = (name, sent) => name === 'foretell'"

@@ -323,3 +323,16 @@ def test_a_question_is_not_lost_with_the_connection(looking: Looking) -> None:
         expect(page.locator("#kv-input")).to_have_value("still here")
     finally:
         looking.context.unroute("**/api/live*")
+
+
+def test_what_arrives_after_a_newer_wish_was_drawn_is_drawn_over_again(looking: Looking) -> None:
+    page = looking.open()
+    ask(page, "count to 3")
+    page.evaluate(
+        """() => { const act = kvchat.act; window.acts = [];
+        kvchat.act = (kind, about) => { window.acts.push(kind); return act(kind, about); } }"""
+    )
+    assert page.evaluate("kvchat.notes.wish") > 1
+    page.evaluate("kvchat.hear({ ...kvchat.notes, wish: 1, turns: [] })")
+    assert page.evaluate("kvchat.notes.turns.length") == 1
+    page.wait_for_function("window.acts.includes('open')")

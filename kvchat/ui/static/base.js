@@ -120,15 +120,29 @@
   // Wishes are counted: on their way they may overtake each other, and the newest is what is shown.
   let wishes = 0;
   K.wish = () => ({ tab: K.tab, number: ++wishes });
+  let shows = 0; // the newest wish that is answered at once, with the chat as it is
+  let heard = 0; // the newest wish of which something was drawn
   K.act = async (kind, about = {}) => {
     const { trigger } = await ready;
-    trigger({ kind, ...K.wish(), chat: K.chat, shown: K.shown, ...about });
+    const wish = K.wish();
+    if (["open", "switch", "remove"].includes(kind)) shows = wish.number;
+    trigger({ kind, ...wish, chat: K.chat, shown: K.shown, ...about });
+  };
+  // What was under way when a newer wish was made may arrive after it, and was then drawn over it.
+  const isNewest = ({ wish }) => {
+    if (wish < heard) {
+      again();
+      return false;
+    }
+    heard = wish ?? heard;
+    if (heard < shows) setTimeout(() => heard < shows && again(), 1000);
+    return true;
   };
 
   // Which chat this tab shows. Notes of a chat that was left may still arrive: they are not for us.
   let isNew = false;
   K.hear = (notes) => {
-    if (!notes || typeof notes !== "object") return;
+    if (!notes || typeof notes !== "object" || !isNewest(notes)) return;
     if (K.chat === null && isNew && notes.chat) K.adopt(notes.chat);
     if (notes.gone && notes.gone === K.chat) {
       // a chat that was shown is known to have been there: somebody deleted it
@@ -146,7 +160,7 @@
   let waiting = 0;
   const again = () => {
     clearTimeout(waiting);
-    waiting = setTimeout(() => K.act("open"), 100);
+    waiting = setTimeout(() => document.hidden || K.act("open"), 100);
   };
   K.adopt = (chat) => {
     isNew = false;

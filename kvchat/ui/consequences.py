@@ -1,10 +1,11 @@
 """What a change of settings would mean, as the drawer shows it before anything is applied."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from kvchat.chat.reach import PAGE_LETTERS, letters_per_token
+from kvchat.chat.reach import PAGE_LETTERS, letters_per_token, tokens_per_page
 from kvchat.errors import KVChatError
 from kvchat.memory.formats import FormatPair
 from kvchat.settings import SCHEMA, Settings
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
 
 def consequences(
-    conversations: "Conversations", changes: Mapping[str, object], lang: Language
+    conversations: "Conversations", changes: Mapping[str, object], lang: Language, chat: str = ""
 ) -> dict[str, Any]:
     """`now` and `then` side by side, when each change takes effect, and what the formats cost this
-    model. Where it cannot be foretold `problem` says why. Raises SettingsError for wrong values.
+    model. `chat`: whose documents pages are told by. Where it cannot be foretold `problem` says
+    why. Raises SettingsError for wrong values.
     """
     held = conversations.held
     settings = held.with_changes(changes)
@@ -33,7 +35,7 @@ def consequences(
         now, then = held.foretell(held.now), held.foretell(settings)
     except KVChatError as error:
         return found | {"problem": problem(error, lang)}
-    reach = _reach(conversations, lang)
+    reach = _reach(conversations, lang, chat)
     return found | {"now": _row(now) | reach(now.tokens), "then": _row(then) | reach(then.tokens)}
 
 
@@ -50,16 +52,26 @@ def _row(foretold: "Foretold") -> dict[str, Any]:
     }
 
 
-def _reach(conversations: "Conversations", lang: Language) -> Callable[[int], dict[str, int]]:
-    """What tokens of the model that runs are, in letters and in pages of a document; estimates."""
+def _reach(
+    conversations: "Conversations", lang: Language, chat: str
+) -> Callable[[int], dict[str, int]]:
+    """What tokens of the model that runs are, in letters and in pages of a document; estimates.
+    `page_tokens`: of the chat's own documents, 0 where `page_letters` are a rule of thumb.
+    """
     engine = conversations.loading.engine
     assert engine is not None  # it was foretold
     shown = letters = letters_per_token(engine.loaded.tokenizer, lang)
     if lang == "ko":
         shown = conversations.gauges.hangul_per_token or 0.0
+    measured = None
+    with suppress(KVChatError):  # the chat may be gone
+        measured = tokens_per_page(conversations.documents(chat)) if chat else None
+    a_page = measured or PAGE_LETTERS[lang] / letters
     return lambda tokens: {
         "letters": _rounded(tokens * shown),
-        "pages": _rounded(tokens * letters / PAGE_LETTERS[lang]),
+        "pages": _rounded(tokens / a_page),
+        "page_tokens": round(measured or 0),
+        "page_letters": PAGE_LETTERS[lang],
     }
 
 

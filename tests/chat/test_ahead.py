@@ -12,6 +12,7 @@ import pytest
 from kvchat.chat.conversations import Conversations
 from kvchat.engine.ahead import CHUNK_TOKENS
 from kvchat.errors import RequestError
+from kvchat.ui.consequences import consequences
 from tests.chat.test_conversations import answered
 from tests.chat.test_documents_in_chats import FACTS, pdf, prompt_text
 
@@ -108,6 +109,12 @@ def test_a_plan_says_how_and_at_what_cost(start: Start, tmp_path: Path) -> None:
     chat = conversations.new_chat()
     sha = conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS, *LEAVES), "a.pdf")
     conversations.wait_documents(chat)
+    for asked, pages in ((chat, 1), ("", 0), ("gone", 0)):  # its pages are counted, others guessed
+        then = consequences(conversations, {}, "en", asked)["then"]
+        (own,) = conversations.documents(chat)
+        assert then["page_tokens"] == pages * round(own.num_tokens / own.num_pages)
+        if pages:
+            assert then["pages"] == pytest.approx(then["tokens"] / then["page_tokens"], rel=0.1)
     (row,) = conversations.choosing.plan(chat)
     assert (row["document"], row["mode"], row["reason"], row["chosen"]) == (
         sha, "whole", "fits", None,

@@ -43,7 +43,8 @@ class SettingsCalls:
         changes = _changes(sent)
         wrong = mistakes(changes, self._lang)
         right = {name: value for name, value in changes.items() if name not in wrong}
-        return consequences(self._conversations, right, self._lang) | {"mistakes": wrong}
+        found = consequences(self._conversations, right, self._lang, text_of(sent, "chat"))
+        return found | {"mistakes": wrong}
 
     def apply(self, sent: Any) -> dict[str, Any]:
         changes, resets = _changes(sent), _names(sent, "resets")

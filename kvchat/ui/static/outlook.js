@@ -46,7 +46,7 @@
       waiting = null;
       busy = true;
       const began = performance.now();
-      const found = await K.call("foretell", { changes });
+      const found = await K.call("foretell", { changes, chat: K.chat ?? "" });
       element.dataset.ms = Math.round(performance.now() - began);
       busy = false;
       if (waiting) return next();
@@ -76,7 +76,7 @@
       K.put(now, more ? K.say("ui.outlook.now", { tokens: before.tokens }) : "");
       K.put(fits, short ? "" : K.fitsSaid(then.fits));
       const bytes = { bytes: K.size(then.token_bytes), least: K.size(then.least_token_bytes) };
-      const parts = [K.say("ui.outlook.letters", { letters: then.letters }), K.say("ui.outlook.pages", { pages: then.pages })];
+      const parts = [K.say("ui.outlook.letters", { letters: then.letters }), K.say(then.page_tokens ? "ui.outlook.pages.own" : "ui.outlook.pages", { pages: then.pages, tokens: then.page_tokens, letters: then.page_letters })];
       const a_token = then.least_token_bytes < then.token_bytes ? "ui.outlook.token_least" : "ui.outlook.token";
       K.put(reach, short ? "" : [...parts, K.say(a_token, bytes)].join(" · "));
       K.put(limit, K.say(`ui.outlook.limit.${then.binding}`, { size: K.size(then.allowed_bytes) }));

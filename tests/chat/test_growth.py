@@ -45,6 +45,7 @@ def a_day(conversations: Conversations, turns: range) -> None:
         conversations.history(chat)
 
 
+@pytest.mark.slow
 def test_eighty_turns_leave_no_object_behind(start: Start) -> None:
     engine = start()._worker.engine
     assert engine is not None

@@ -100,6 +100,7 @@ def peak_of_a_long_text(stored: str) -> int:
     return peak.peak_bytes
 
 
+@pytest.mark.slow
 def test_fewer_bits_take_less_at_the_peak_too() -> None:
     """C07: what is stored in less is not first there as computed, nor dequantised as a whole."""
     plain = peak_of_a_long_text("fp")

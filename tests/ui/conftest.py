@@ -23,6 +23,8 @@ ARGUMENTS = (
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 USUAL_MS = 30_000  # what a wait for a function has as well: a machine may be slow for a while
 expect.set_options(timeout=USUAL_MS)
+# Flows in both languages. Words are complete in each (test_wording.py): by default one is walked.
+LANGS = pytest.mark.parametrize("lang", [pytest.param("en", marks=pytest.mark.slow), "ko"])
 LOCAL = ("127.0.0.1", "localhost", "")
 
 

@@ -87,6 +87,7 @@ def test_2_the_last_token_of_a_long_chat_is_shown_at_once(looking: Looking) -> N
     assert len(lengths) > 3  # it streamed
 
 
+@pytest.mark.slow
 def test_3_twenty_stops_of_twenty(looking: Looking) -> None:
     page = looking.page
     looking.talks.token_s = 0.01
@@ -151,6 +152,7 @@ def test_6_eight_tabs_and_hidden_ones_let_go_of_their_stream(looking: Looking) -
         ask(page, "count to 3")
         assert replies(page)[-1] == "1 2 3"
         see(page, False)
+    assert not any("heartbeat" in url for url in looking.requests)
 
 
 def test_7_the_bar_sums_to_the_device_in_every_frame(looking: Looking, tiny: Tiny) -> None:

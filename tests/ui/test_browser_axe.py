@@ -61,7 +61,7 @@ def with_everything(tiny: Tiny) -> str:
 @pytest.mark.parametrize(
     ("lang", "theme"),
     [
-        ("en", "light"),
+        pytest.param("en", "light", marks=pytest.mark.slow),
         ("ko", "dark"),
         pytest.param("en", "dark", marks=pytest.mark.slow),
         pytest.param("ko", "light", marks=pytest.mark.slow),

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from kvchat.store.records import Generation
 from kvchat.wording import say
-from tests.ui.conftest import LOCAL, Looking, answered, ask, replies
+from tests.ui.conftest import LANGS, LOCAL, Looking, answered, ask, replies
 from tests.ui.served import Tiny
 
 pytestmark = pytest.mark.browser
@@ -65,9 +65,6 @@ def open_page(context: BrowserContext, tiny: Tiny) -> Iterator[Opened]:
     for row in tiny.talks.chats():
         tiny.talks.delete(row.id)
     assert found.troubles == []
-
-
-LANGS = pytest.mark.parametrize("lang", ["en", "ko"])
 
 
 @LANGS

@@ -87,18 +87,6 @@ def see(page: Page, seen: bool) -> None:
     )
 
 
-def test_eight_tabs_work_and_none_holds_a_heartbeat(looking: Looking) -> None:
-    pages = []
-    for _ in range(8):  # a browser opens six connections to a host
-        pages.append(looking.open())
-        see(pages[-1], False)
-    for page in (pages[7], pages[0]):
-        see(page, True)
-        ask(page, "count to 3")
-        see(page, False)
-    assert not any("heartbeat" in url for url in looking.requests)
-
-
 @pytest.mark.parametrize(("width", "height"), [(360, 740), (800, 600), (3840, 2160)])
 def test_nothing_hangs_over_the_edge(looking: Looking, width: int, height: int) -> None:
     page = looking.open("ko")

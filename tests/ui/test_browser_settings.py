@@ -14,13 +14,12 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from kvchat.models.catalog import catalog
 from kvchat.settings import SCHEMA
-from kvchat.wording import LANGUAGES, say
+from kvchat.wording import say
 from tests.tiny import tiny_folder
-from tests.ui.conftest import USUAL_MS, Looking, ask
+from tests.ui.conftest import LANGS, USUAL_MS, Looking, ask
 from tests.ui.served import Tiny
 
 pytestmark = pytest.mark.browser
-LANGS = pytest.mark.parametrize("lang", LANGUAGES)
 PATIENCE_MS = 60_000
 
 

@@ -66,7 +66,7 @@
     for (const note of one.notes ?? []) item.append(K.el("p", { class: "kv-doc-note", text: note }));
     if (one.problem) return item;
     if (!one.is_complete || one.pages_done < one.num_pages) item.append(progress(one.pages_done, one.num_pages, K.say("ui.reading", { done: one.pages_done, of: one.num_pages })));
-    if (one.num_to_recognise) item.append(progress(one.num_recognised, one.num_to_recognise, K.say("ui.recognising", { done: one.num_recognised, of: one.num_to_recognise })));
+    if (one.num_to_recognise && !one.is_complete) item.append(progress(one.num_recognised, one.num_to_recognise, K.say("ui.recognising", { done: one.num_recognised, of: one.num_to_recognise })));
     const plan = plans.get(one.document);
     if (plan) item.append(...reading(one, plan));
     if (one.num_pages) item.append(chips(one));
@@ -148,14 +148,14 @@
       group.children[(at + step + CHOICES.length) % CHOICES.length].focus();
       choose(one, next);
     });
-    const lines = [costOf("whole", plan), costOf("passages", plan)];
     const numbers = plan.reason === "too_large" && plan.mode !== "whole" ? roomSaid(plan, plan.room.unasked) : "";
+    const lines = [numbers && !plan.fits ? "" : costOf("whole", plan), costOf("passages", plan)]; // what lacks is said once
     const why = plan.chosen === null && REASONS[plan.reason] ? [K.say(REASONS[plan.reason]), numbers].filter(Boolean).join(": ") : "";
     return [group, K.el("p", { class: "kv-doc-note" }, [why, ...lines].filter(Boolean).join(" · ")), ahead(one, plan), stored(one)].filter(Boolean);
   };
   const stored = (one) => (one.formats ? K.el("p", { class: "kv-doc-note", text: K.say("ui.mark.formats", { format: K.format(one.formats) }) }) : null);
   const costOf = (mode, plan) => {
-    if (mode === "off") return K.say("ui.cost.off");
+    if (mode === "off") return K.say("ui.cost.off") + againSaid(plan.again.off);
     if (mode === null) return K.say("ui.cost.auto");
     const whole = mode === "whole";
     const cost = K.say(`ui.cost.${mode}`, whole ? { tokens: plan.tokens, size: K.size(plan.bytes) } : { tokens: plan.passage_tokens, size: K.size(plan.passage_bytes) });
@@ -163,7 +163,7 @@
     return cost + againSaid(plan.again[mode]);
   };
   // What comes after a document in the prompt is read again where its text comes or goes.
-  const againSaid = (again) => (again ? K.say(again.s === null ? "ui.cost.again" : "ui.cost.again.s", { tokens: again.tokens, s: K.seconds(again.s ?? 0) }) : "");
+  const againSaid = (again) => (again ? K.say((again.s ?? 0) < 1 ? "ui.cost.again" : "ui.cost.again.s", { tokens: again.tokens, s: K.seconds(again.s ?? 0) }) : "");
   const roomSaid = ({ tokens, room }, most) =>
     [K.say("ui.room.whole", { tokens, room: most.tokens }), K.say(`ui.room.${most.limit}`, room), room.others ? K.say("ui.room.others", room) : ""].filter(Boolean).join(" ");
   const choose = (one, mode) => told(one, K.call("choose_document", { chat: K.chat, document: one.document, mode }));

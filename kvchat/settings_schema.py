@@ -439,6 +439,34 @@ class Settings:
             "auto: 들어가면 문서 전체를, 아니면 질문에 맞는 대목만 읽습니다.",
         ),
     )
+    answer_while_reading: bool = _entry(
+        True,
+        kind="bool",
+        group="documents",
+        label=("Answer before a file is read whole", "다 읽기 전에 답하기"),
+        help=(
+            "A question waits up to 10 seconds for files that are still being read or recognised, "
+            "then is answered from the pages read so far, and says which; the next question uses "
+            "more. Off: it waits for the whole.",
+            "아직 읽거나 글자를 알아보는 중인 파일을 질문이 10초까지 기다린 다음, 그때까지 읽은 "
+            "쪽으로 답하고 어느 쪽인지 알립니다. 다음 질문은 더 읽은 것을 씁니다. 끄면 다 읽을 "
+            "때까지 기다립니다.",
+        ),
+    )
+    ocr: str = _entry(
+        "auto",
+        kind="choice",
+        group="documents",
+        choices=("auto", "off"),
+        applies="now",
+        label=("Text of scanned pages", "스캔한 쪽의 글자"),
+        help=(
+            "auto: recognised (OCR) in the background where Tesseract is installed. off: pages "
+            "that are pictures stay unread, and are named; what was recognised stays.",
+            "auto: Tesseract가 설치되어 있으면 뒤에서 글자를 알아봅니다(OCR). off: 그림인 쪽은 "
+            "읽지 않고 어느 쪽인지 알립니다. 이미 알아본 글자는 남습니다.",
+        ),
+    )
     embedding_model: str = _entry(
         "",
         kind="text",

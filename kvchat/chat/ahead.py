@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 QUESTION_TOKENS = 32
+_TURN_S, _LONGEST_END_S = 0.5, 10.0
+_MOST_AGAIN = 8  # chats
 # No question begins like both: what their prompts share is there before any.
 _QUESTIONS = ("A", "9")
 
@@ -49,19 +54,33 @@ class AheadOfQuestions:
         self._store, self._shelf = store, shelf
         self._engine, self._settings, self._is_busy = engine, settings, is_busy
         self._closing = threading.Event()
+        self._looked_at: dict[str, None] = {}  # the one that changed last at the end
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="kvchat-ahead")
 
     def close(self) -> None:
+        """Waits for what is being looked at, but not for ever."""
         self._closing.set()
-        self._planner.shutdown(wait=False, cancel_futures=True)
+        ended = self._planner.submit(lambda: None)
+        self._planner.shutdown(wait=False)
+        wait_for([ended], _LONGEST_END_S)
 
     def look(self, chat: str) -> None:
         """Something of the chat's documents changed. Their text is waited for elsewhere."""
-        if not self._closing.is_set():
-            self._planner.submit(self._looked, chat)
+        self._looked_at.pop(chat, None)
+        self._looked_at[chat] = None
+        self._submit(chat, None)
+
+    def look_again(self, engine: Engine) -> None:
+        """Another model runs: what was read ahead for the one before is to be read by it."""
+        for chat in list(self._looked_at)[-_MOST_AGAIN:]:
+            self._submit(chat, engine)
+
+    def _submit(self, chat: str, engine: Engine | None) -> None:
+        with suppress(RuntimeError):  # it was closed meanwhile
+            self._planner.submit(self._looked, chat, engine)
 
     def drop(self, chat: str) -> None:
-        """A question comes, or the chat goes: what was read is there for it."""
+        """A question comes: what was read is there for it."""
         engine = self._engine()
         if engine is not None and engine.ahead is not None:
             engine.ahead.drop(chat)
@@ -74,14 +93,21 @@ class AheadOfQuestions:
             return None
         return {"stage": text.stage, "done": text.done_tokens, "of": len(text.token_ids)}
 
-    def _looked(self, chat: str) -> None:
+    def _looked(self, chat: str, engine: Engine | None) -> None:
+        """`engine`: the one that is about to run; else the one that runs."""
+        if self._closing.is_set():
+            return
         try:
-            read = [
-                one.document
-                for one in self._store.chat_documents(chat)
-                if self._shelf.wait(one.document, one.name, self._closing) is not None
-            ]
-            engine = self._engine()
+            there = self._store.chat_documents(chat)
+            until_s = time.monotonic() + _TURN_S
+            for one in there:
+                if not self._shelf.settle(
+                    self._shelf.reading(one.document, one.name), self._closing, until_s
+                ):
+                    self._submit(chat, engine)  # others wait, too
+                    return
+            read = [one.document for one in there if self._shelf.has_text(one.document, one.name)]
+            engine = engine or self._engine()
             if engine is None or engine.ahead is None or self._closing.is_set():
                 return
             if self._shelf.meanings is not None:

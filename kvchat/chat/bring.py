@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvchat.chat.attached import Attached, decisions
-from kvchat.chat.shelf import Shelf
+from kvchat.chat.shelf import PagesRead, Shelf
 from kvchat.chat.suiting import FENCE_TOKENS, Asking, Suits, fenced, suiting
-from kvchat.documents.fence import fence_document
+from kvchat.documents.fence import fence_document, runs
 from kvchat.documents.follow import meant_documents
 from kvchat.documents.passages import Passage
 from kvchat.errors import OutOfMemory
@@ -92,11 +92,20 @@ def decide(
     for one in documents:
         tokens = shelf.num_tokens(one.document, there.left_of(one))
         mode, reason = _mode_now(there, one, tokens + taken, settings, room)
-        if not shelf.is_complete(one.document) and not there.is_pinned(one):
-            mode, reason = "passages", None  # more text is to come: nothing is decided yet
+        if mode != "off" and _waits(there, one, shelf):
+            # More text is to come: nothing is decided yet, and what there is is not the whole.
+            lost = there.reads_whole(one) and not shelf.is_read(one.document)
+            mode, reason = "passages", "still_reading" if lost else None
         taken += tokens if mode == "whole" else 0
         found.append(Decided(one, mode, reason, tokens))
     return found
+
+
+def _waits(there: Attached, document: ChatDocument, shelf: Shelf) -> bool:
+    """Pages that are still being recognised do not hold up a document that is pinned."""
+    if not shelf.is_read(document.document):
+        return True
+    return not shelf.is_complete(document.document) and not there.is_pinned(document)
 
 
 def asking_of(store: Store, chat: str, question: str) -> Asking:
@@ -115,15 +124,15 @@ def bring(
     capacity_tokens: int,
     most_tokens: int = 0,
 ) -> Brought:
-    """Waits for documents that are still being read; those that cannot be read bring nothing.
-    `most_tokens`: what fits where it is read in the smallest steps, for passages.
+    """Of documents that are still being read what was taken up to now; those that cannot be read
+    bring nothing. `most_tokens`: what fits where it is read in the smallest steps, for passages.
 
     Raises OutOfMemory where what is pinned cannot come along.
     """
     brought = Brought()
     room = Room(capacity_tokens, shelf.count(asking.question))
     tight = Room(max(capacity_tokens, most_tokens), room.question_tokens)
-    read = [one for one in there.documents if shelf.wait(one.document, one.name) is not None]
+    read = [one for one in there.documents if shelf.has_text(one.document, one.name)]
     decided = decide(there, read, shelf, settings, room)
     for one in decided:
         if one.reason is not None:
@@ -144,6 +153,11 @@ def bring(
         if suits.missed:
             num_brought = len(suits.passages) + len(suits.pages)
             brought.entries.append(_fewer(num_brought, suits.missed, shelf))
+        brought.entries.extend(
+            _so_far(one, suits.waits[one.document])
+            for one in searched
+            if one.document in suits.waits
+        )
         brought.attachments.extend(fenced(suits, pinned, searched))
         brought.to_sum = [
             (d, suits.to_sum[d.document]) for d in searched if d.document in suits.to_sum
@@ -212,7 +226,7 @@ def _mode_now(
         fits = tokens <= room.most
         wanted: Choice = "whole" if fits else "passages"
         return wanted, None if mode == wanted else "chosen" if fits else "too_large"
-    if mode is None or mode == "off" or why == "chosen":
+    if mode is None or mode == "off" or why in ("chosen", "still_reading"):
         found, reason = _decide(tokens, settings, room)
         return found, reason if (found, reason) != (mode, why) else None
     if mode == "whole" and tokens > room.most:
@@ -245,6 +259,24 @@ def _entry(decided: Decided, lost_tokens: int) -> dict[str, Any]:
         None,
         documents=[pages(document.document)],
         lost_tokens=lost_tokens,
+    )
+
+
+def _so_far(document: ChatDocument, read: PagesRead) -> dict[str, Any]:
+    """That not all of a document was read when the question was asked."""
+    arguments = {
+        "document": document.document,
+        "name": document.name,
+        "pages": runs(read.numbers),
+        "of": read.of,
+    }
+    return entry(
+        "read_so_far",
+        arguments,
+        "still_reading",
+        0,
+        None,
+        documents=[pages(document.document, read.numbers)],
     )
 
 

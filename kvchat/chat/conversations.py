@@ -60,6 +60,7 @@ class Conversations:
         self._shelf = Shelf(self._store, data_dir / "documents")
         self._shelf.meanings = Meanings(data_dir / "vectors", lambda: self.settings.embedding_model)
         self._kv_folder = KVFolder(data_dir / KV_FOLDER)
+        self._shelf.readings.may_recognise = lambda: self.settings.ocr != "off"
         self.held = HeldSettings(settings, sources, data_dir, lambda: self.loading.engine)
         self._saved = self.held.saved
         drop_unlisted(self._store, self._shelf)
@@ -122,6 +123,7 @@ class Conversations:
         self.gauges.use_tokenizer(engine.loaded.tokenizer)
         engine.proving = Proving(engine, self.held.verdicts, self.held.proven)
         engine.ahead = ReadingAhead(engine)
+        self.ahead.look_again(engine)
 
     def close(self) -> None:
         """Stops every answer, keeps what was written, lets go of the model and the data folder."""
@@ -419,4 +421,8 @@ class Conversations:
         Raises SettingsError if one of them is wrong, StoreError if they cannot be kept, and changes
         nothing then.
         """
-        return self.held.apply(changes, resets, only_model=only_model)
+        before = self.settings.ocr
+        later = self.held.apply(changes, resets, only_model=only_model)
+        if before == "off" != self.settings.ocr:
+            self._shelf.readings.recognise_again()
+        return later

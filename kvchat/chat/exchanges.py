@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kvchat.chat.arrange import JOINT
 from kvchat.chat.marks import Marks
 from kvchat.chat.rows import Exchange
 from kvchat.chat.sources import source
@@ -32,13 +33,18 @@ class Done:
 
 
 def turns_of(messages: Sequence[Message]) -> list[Turn]:
-    """User messages with their replies, oldest first."""
+    """User messages with their replies, oldest first. Of replies in a row, as another program may
+    send them, all is shown, under the name of the last; the model reads them so, too.
+    """
     found: list[Turn] = []
     for message in messages:
         if message.role == "user":
             found.append((message, None))
         elif found:
-            found[-1] = (found[-1][0], message)
+            question, before = found[-1]
+            if before is not None:
+                message = replace(message, content=JOINT.join((before.content, message.content)))
+            found[-1] = (question, message)
     return found
 
 

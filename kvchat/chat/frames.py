@@ -57,13 +57,16 @@ class Frames:
         self._answered = (chat, {one.user_hash: one.reply_hash for one in turns})
 
     def chat_bytes(self) -> dict[str, int]:
-        """What of each chat is in the cache: by its blocks, or as the open text."""
+        """What of each chat is in the cache, on the device and the host: by its blocks, or as the
+        open text, whichever is more: what was read ahead of a question is not open yet.
+        """
         frame = self._worker.frame
         if frame is None:
             return {}
         held = dict(frame["chats"])
         if frame["chat"]:
-            held[frame["chat"]] = sum(row["bytes"] for row in frame["spans"])
+            opened = sum(row["bytes"] + row["host_bytes"] for row in frame["spans"])
+            held[frame["chat"]] = max(opened, held.get(frame["chat"], 0))
         return held
 
     def held_bytes(self, chat: str, turns: Collection[str]) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from kvchat.store.records import Document, DocumentFile, DocumentPage
 from kvchat.store.store import Store
 
 _LOCKED = ("document_encrypted", "document_password")
+_LONGEST_END_S = 10.0
 
 
 @dataclass(slots=True)
@@ -99,6 +101,8 @@ class Readings:
     ) -> None:
         self._store, self._path_of, self._changed, self._lock = store, path_of, changed, lock
         self._find = find
+        self.may_recognise: Callable[[], bool] = lambda: True
+        """Whether pictures of text are to be recognised at all; asked before each page."""
         self._by_sha: dict[str, Reading] = {}
         self._passwords: dict[str, str] = {}
         """Only in memory: after a restart the pictures of a locked file want its password again."""
@@ -107,15 +111,26 @@ class Readings:
         self._recognisers = ThreadPoolExecutor(1, thread_name_prefix="kvchat-recognising")
 
     @cached_property
-    def tesseract(self) -> Tesseract | None:
+    def _tesseract(self) -> Tesseract | None:
         """Looked for where it is first wanted: that starts a program."""
         return self._find()
 
+    @property
+    def tesseract(self) -> Tesseract | None:
+        """None where there is none, or pictures are not to be recognised."""
+        return self._tesseract if self.may_recognise() else None
+
     def close(self) -> None:
-        for reading in self._by_sha.values():
+        """Calls off what is being done, and waits for its end, but not for ever."""
+        for reading in list(self._by_sha.values()):
             reading.cancel.set()
-        self._readers.shutdown(wait=False, cancel_futures=True)
-        self._recognisers.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._readers, self._recognisers):
+            pool.shutdown(wait=False, cancel_futures=True)
+        under_way = [reading.future for reading in self._by_sha.values()]
+        under_way += [one.recognising for one in self._by_sha.values() if one.recognising]
+        if not wait_for(under_way, _LONGEST_END_S).not_done:
+            for pool in (self._readers, self._recognisers):
+                pool.shutdown(wait=True)
 
     def of(self, sha: str, name: str) -> Reading:
         """How far a document is; begins to read one that was not read before the program ended."""
@@ -146,6 +161,19 @@ class Readings:
                 reading.future.set_result(None)
                 self._recognise_rest(sha, reading, from_store(kept))
             return reading
+
+    def recognise_again(self) -> None:
+        """Pictures may be recognised from now on: those that were not tried are."""
+        with self._lock:
+            for sha, reading in list(self._by_sha.items()):
+                if reading.is_complete and not reading.asks_password:
+                    del self._by_sha[sha]
+                    self.begin(sha, reading.name, self._passwords.get(sha))
+
+    def untried(self, document: ReadDocument) -> list[Page]:
+        """Its pages that are still to be recognised."""
+        is_pdf = document.kind == "pdf" and self.tesseract is not None
+        return [page for page in document.pages if is_pdf and _is_untried(page)]
 
     def forget(self, sha: str) -> None:
         """Ends what is being done to it."""
@@ -210,24 +238,19 @@ class Readings:
 
     def _recognise_rest(self, sha: str, reading: Reading, document: ReadDocument) -> None:
         """Begins to recognise the pages that have no text to use and were not tried before."""
-        pages = [
-            page
-            for page in document.pages
-            if page.verdict in ("scan", "unreadable") and not page.facts.tried
-        ]
-        if document.kind == "pdf" and pages:
+        pages = self.untried(document)
+        if pages:
             submit = self._recognisers.submit
             reading.recognising = submit(self._recognise, sha, reading, pages)
         else:
             self._say_if_no_text(sha, reading)
 
     def _recognise(self, sha: str, reading: Reading, pages: Sequence[Page]) -> None:
-        tesseract = self.tesseract
-        if tesseract is not None:
-            reading.num_to_recognise = len(pages)
-            for page in pages:
-                if not self._recognise_page(sha, reading, page, tesseract):
-                    break
+        reading.num_to_recognise = len(pages)
+        for page in pages:
+            tesseract = self.tesseract
+            if tesseract is None or not self._recognise_page(sha, reading, page, tesseract):
+                break
         self._say_if_no_text(sha, reading)
 
     def _recognise_page(self, sha: str, reading: Reading, page: Page, tesseract: Tesseract) -> bool:
@@ -235,7 +258,8 @@ class Readings:
         found = None
         try:
             password = self._passwords.get(sha)
-            found = tesseract.read(reader.page_scan(self._path_of(sha), page.number, password))
+            picture = reader.page_scan(self._path_of(sha), page.number, password)
+            found = tesseract.read(picture, reading.cancel)
         except DocumentError as error:
             if error.code == "document_picture_locked":
                 return False
@@ -259,3 +283,7 @@ class Readings:
             return
         code = "document_no_letters" if self.tesseract is not None else "document_scan"
         reading.error = DocumentError(code, name=reading.name, pages=len(kept.pages))
+
+
+def _is_untried(page: Page) -> bool:
+    return page.verdict in ("scan", "unreadable") and not page.facts.tried

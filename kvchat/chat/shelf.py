@@ -12,22 +12,22 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait as wait_for
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kvchat.chat.counting import Pages, TokenCounts
 from kvchat.chat.meanings import Meanings
 from kvchat.chat.reading import Reading, Readings, from_store
 from kvchat.documents import reader
 from kvchat.documents.clean import clean_name
-from kvchat.documents.fence import fence_document, fenced_page
 from kvchat.documents.pages import Mark, ReadDocument, notes
-from kvchat.documents.passages import Passage, split, without
+from kvchat.documents.passages import Passage
 from kvchat.documents.recognise import Tesseract, find_tesseract
 from kvchat.documents.retrieve import Index
 from kvchat.documents.word_marks import word_marks
@@ -37,18 +37,23 @@ from kvchat.store.store import Store
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CountTokens = Callable[[str], int]
-Pages = frozenset[int]
-"""Numbers of pages that are left out."""
-
 NONE_LEFT: Mapping[str, Pages] = MappingProxyType({})
 _LOOK_S = 0.05
 
-RECOGNISING_S = 20.0
-"""A question waits so long for pages that are still being recognised, then takes what there is."""
+PATIENCE_S = 10.0
+"""A question waits so long for pages that are still being read, or recognised; then it takes those
+that are there.
+"""
 
 _SUFFIXES = (".pdf", ".file")
 _SHA = re.compile("[0-9a-f]{64}")
+
+
+class PagesRead(NamedTuple):
+    """The pages that were read up to now, and how many there are."""
+
+    numbers: tuple[int, ...]
+    of: int
 
 
 class Shelf:
@@ -64,10 +69,9 @@ class Shelf:
         self._folder = folder
         # Held while a file comes or goes: what one chat adds, another may just be letting go.
         self._lock = threading.RLock()
-        self._readings = Readings(store, self._path, self._changed, self._lock, tesseract)
-        self._count: CountTokens | None = None
-        self._tokens: dict[tuple[str, Pages], int] = {}
-        self._page_tokens: dict[tuple[str, int], int] = {}
+        self.readings = Readings(store, self._path, self._changed, self._lock, tesseract)
+        self.tokens = TokenCounts()
+        self._so_far: dict[str, ReadDocument] = {}
         self._read = lru_cache(maxsize=16)(self._from_store)
         self._split = lru_cache(maxsize=16)(self._passages)
         self._index = lru_cache(maxsize=8)(self._made_index)
@@ -76,7 +80,8 @@ class Shelf:
             part.unlink()
 
     def close(self) -> None:
-        self._readings.close()
+        self.tokens.close()
+        self.readings.close()
 
     def use_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """From now on tokens are this model's own."""
@@ -84,18 +89,17 @@ class Shelf:
         def count(text: str) -> int:
             return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-        self._count = count
-        self._tokens.clear()
-        self._page_tokens.clear()
+        self.tokens.use(count)
         self._split.cache_clear()
         self._index.cache_clear()
 
     def _changed(self, sha: str) -> None:
         """Its text is another now."""
-        for whole in [key for key in list(self._tokens) if key[0] == sha]:
-            self._tokens.pop(whole, None)
-        for page in [key for key in list(self._page_tokens) if key[0] == sha]:
-            self._page_tokens.pop(page, None)
+        self._so_far.pop(sha, None)
+        self._forget_cut(sha)
+
+    def _forget_cut(self, sha: str) -> None:
+        self.tokens.forget(sha)
         self._read.cache_clear()
         self._split.cache_clear()
         self._index.cache_clear()
@@ -123,7 +127,7 @@ class Shelf:
             except BaseException:
                 self.drop_unused([sha])
                 raise
-            self._readings.begin(sha, shown, password)
+            self.readings.begin(sha, shown, password)
             return sha
 
     def _copied(self, path: Path) -> str:
@@ -152,37 +156,77 @@ class Shelf:
 
     def reading(self, sha: str, name: str) -> Reading:
         """How far a document is; begins to read one that was not read before the program ended."""
-        return self._readings.of(sha, name)
+        return self.readings.of(sha, name)
 
     def unlock(self, sha: str, name: str, password: str) -> Reading:
         """Tries a password; what came of it stands in the row. It is kept in memory only."""
-        return self._readings.begin(sha, name, password)
+        return self.readings.begin(sha, name, password)
 
     def wait(
-        self, sha: str, name: str, cancel: threading.Event | None = None
+        self,
+        sha: str,
+        name: str,
+        cancel: threading.Event | None = None,
+        until_s: float | None = None,
     ) -> ReadDocument | None:
-        """The document once it is read; None where it cannot be, or `cancel` is set. Blocks.
-
-        Of one whose pages are still being recognised, what there is after a while.
+        """The document once all of its text is there; None where it cannot be read, or `cancel` is
+        set. From `until_s` on, by the clock of `time.monotonic`, what there is once a page has
+        text: that is then what `document` gives, until it is waited for again. Blocks.
         """
         reading = self.reading(sha, name)
-        begun_s = time.monotonic()
-        while not self._is_ready(sha, reading, time.monotonic() - begun_s):
+        while not self.settle(reading, cancel, until_s):
+            if cancel is not None and cancel.is_set():
+                return None
+            if self._take_so_far(sha, name):
+                break
+            self.settle(reading, cancel, time.monotonic() + _LOOK_S)
+        return None if reading.problem is not None else self.document(sha)
+
+    def settle(
+        self, reading: Reading, cancel: threading.Event | None, until_s: float | None
+    ) -> bool:
+        """Whether a file is read, or found unreadable, before that time; waits for it."""
+        while not reading.is_complete and reading.problem is None:
+            if cancel is not None and cancel.is_set():
+                return False
+            if until_s is not None and time.monotonic() >= until_s:
+                return False
             waiting = reading.recognising if reading.future.done() else reading.future
             if waiting is not None:
                 wait_for([waiting], _LOOK_S)
-            if cancel is not None and cancel.is_set():
-                return None
-        return None if reading.problem is not None else self.document(sha)
+        return True
 
-    def _is_ready(self, sha: str, reading: Reading, waited_s: float) -> bool:
-        if not reading.future.done() or reading.problem is not None or reading.is_complete:
-            return reading.future.done()
-        return waited_s > RECOGNISING_S and any(page.has_text for page in self.document(sha).pages)
+    def _take_so_far(self, sha: str, name: str) -> bool:
+        """Whether there is a page with text."""
+        found = self.so_far(sha, name)
+        if not any(page.has_text for page in found.pages):
+            return False
+        with self._lock:
+            if not self.is_read(sha):
+                self._so_far[sha] = found
+                self._forget_cut(sha)
+        return True
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """No text becomes another meanwhile."""
+        with self._lock:
+            yield
+
+    def read_so_far(self, sha: str) -> PagesRead | None:
+        """Where pages are still to be read or recognised; None where none is."""
+        if self.is_complete(sha):
+            return None
+        document = self.document(sha)
+        waiting = {page.number for page in self.readings.untried(document)}
+        if not waiting and not document.num_missing:
+            return None
+        numbers = [page.number for page in document.pages if page.number not in waiting]
+        return PagesRead(tuple(numbers), len(document.pages) + document.num_missing)
 
     def is_complete(self, sha: str) -> bool:
         """Whether no more text is to come: before that nothing lasting should hang on it."""
-        reading = self._readings.known(sha)
+        reading = self.readings.known(sha)
         return reading is not None and reading.is_complete
 
     # --- what was read ----------------------------------------------------------------------------
@@ -194,6 +238,8 @@ class Shelf:
 
     def _from_store(self, sha: str) -> ReadDocument:
         kept = self._store.document(sha)
+        if kept is None and sha in self._so_far:
+            return self._so_far[sha]
         if kept is None:
             raise DocumentError("document_missing", name=sha[:8])
         return from_store(kept)
@@ -210,19 +256,18 @@ class Shelf:
     def is_read(self, sha: str) -> bool:
         return self._store.document(sha) is not None
 
+    def has_text(self, sha: str, name: str) -> bool:
+        """Whether it was read, or pages of it were taken up to now."""
+        there = sha in self._so_far or self.is_read(sha)
+        return there and self.reading(sha, name).problem is None
+
     def count(self, text: str) -> int:
         """Tokens of a text; 0 until a model is there to count."""
-        return self._count(text) if self._count is not None else 0
+        return self.tokens.count(text) if self.tokens.count is not None else 0
 
     def num_tokens(self, sha: str, left: Pages = frozenset()) -> int:
-        """Of the whole document as it stands in a prompt, without the pages that are left out; 0
-        until a model is there to count.
-        """
-        if self._count is None:
-            return 0
-        if (sha, left) not in self._tokens:
-            self._tokens[sha, left] = self._count(fence_document(self.document(sha), left))
-        return self._tokens[sha, left]
+        """See `TokenCounts.of_whole`."""
+        return self.tokens.of_whole(self.document(sha), left)
 
     def index(self, shas: Sequence[str], left: Mapping[str, Pages] = NONE_LEFT) -> Index:
         """One index over the passages of several documents. `left`: pages that it does not have."""
@@ -232,8 +277,7 @@ class Shelf:
         return Index([passage for sha, left in documents for passage in self._split(sha, left)])
 
     def _passages(self, sha: str, left: Pages = frozenset()) -> tuple[Passage, ...]:
-        assert self._count is not None
-        return split(without(self.document(sha), left), self._count)
+        return self.tokens.passages(self.document(sha), left)
 
     def passages(self, sha: str, left: Pages | None = None) -> tuple[Passage, ...]:
         return self._split(sha, left or frozenset())
@@ -242,7 +286,7 @@ class Shelf:
         """One page as PNG. Raises DocumentError."""
         if self.document(sha).kind != "pdf":
             raise DocumentError("document_no_picture", page=page)
-        return reader.page_image(self._path(sha), page, password=self._readings.password(sha))
+        return reader.page_image(self._path(sha), page, password=self.readings.password(sha))
 
     def marks(self, sha: str, page: int, texts: Sequence[str]) -> list[list[Mark]]:
         """Where texts stand on a page's picture: for each the boxes that cover it, one a line."""
@@ -251,7 +295,7 @@ class Shelf:
         words = self._store.page_words(sha, page)
         if words:
             return word_marks(words, texts)
-        password = self._readings.password(sha)
+        password = self.readings.password(sha)
         return reader.page_marks(self._path(sha), page, texts, password=password)
 
     def row(self, sha: str, name: str) -> dict[str, Any]:
@@ -274,12 +318,12 @@ class Shelf:
         elif reading.future.done():
             document = self.document(sha)
             row["num_pages"] = row["pages_done"] = len(document.pages)
-            row["num_tokens"] = self.num_tokens(sha)
+            row["num_tokens"] = self.tokens.of_whole_if_known(document)
             row["notes"] = [
                 {"code": code, "facts": facts}
                 for code, facts in notes(document)
                 # What is being recognised is told by its progress.
-                if code != "document.pages_without_text" or not reading.num_to_recognise
+                if code != "document.pages_without_text" or reading.is_complete
             ]
             row["kind"] = document.kind
         return row
@@ -293,22 +337,12 @@ class Shelf:
                 "number": page.number,
                 "label": page.label,
                 "verdict": page.verdict,
-                "num_tokens": self._num_page_tokens(sha, page.number, page.text)
-                if page.has_text
-                else 0,
+                "num_tokens": self.tokens.of_page(sha, page),
                 "order": page.facts.order,
                 "confidence": page.facts.confidence,
             }
             for page in self.so_far(sha, name).pages
         ]
-
-    def _num_page_tokens(self, sha: str, number: int, text: str) -> int:
-        if self._count is None:
-            return 0
-        key = (sha, number)
-        if key not in self._page_tokens:
-            self._page_tokens[key] = self._count(fenced_page(number, text))
-        return self._page_tokens[key]
 
     def drop_unused(self, shas: Iterable[str]) -> None:
         """Removes what no chat and no message needs any more; `shas` may have become that."""
@@ -319,7 +353,7 @@ class Shelf:
             unread = [one for one in named if self._store.document(one) is None]
             gone |= set(unread) - self._held(unread)
             for sha in gone:
-                self._readings.forget(sha)
+                self.readings.forget(sha)
                 self._remove_file(sha)
                 if self.meanings is not None:
                     self.meanings.forget(sha)

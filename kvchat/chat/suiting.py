@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from kvchat.chat.shelf import Shelf
+from kvchat.chat.shelf import PagesRead, Shelf
 from kvchat.documents.asked_pages import PagesAsked, asked_pages
-from kvchat.documents.fence import NO_ROOM, fence_nothing, fence_passages
+from kvchat.documents.fence import NO_ROOM, SO_FAR, fence_nothing, fence_passages, runs
 from kvchat.documents.follow import has_own_words, resolved, without_documents
 from kvchat.documents.passages import Passage
 from kvchat.documents.retrieve import Index, asks_something
@@ -27,6 +27,7 @@ _NOTHING = {
     True: "이 문서에서 질문에 맞는 내용을 찾지 못했음. 문서에 대한 질문이면 문서에 없다고 답할 것",
 }
 _NO_ROOM = {False: NO_ROOM["en"], True: NO_ROOM["ko"]}
+_SO_FAR = {False: SO_FAR["en"], True: SO_FAR["ko"]}
 _NO_SUCH_PAGE = {
     False: "it has {of} pages, and no page {pages}",
     True: "이 문서는 {of}쪽이며 {pages}쪽은 없음",
@@ -46,7 +47,8 @@ class Asking:
 class Suits:
     """`pages`: whole ones that were asked for by number, in order; `passages`: the best first;
     `missed`: what suits as well and is too much; `notes`: by document what the model is told of it;
-    `to_sum`: by document the pages of which a summary is wanted, as they are too many.
+    `to_sum`: by document the pages of which a summary is wanted, as they are too many; `waits`: by
+    document what was read of it, where that was not all.
     """
 
     pages: list[Passage] = field(default_factory=list)
@@ -54,6 +56,11 @@ class Suits:
     missed: list[Passage] = field(default_factory=list)
     notes: dict[str, list[str]] = field(default_factory=dict)
     to_sum: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    waits: dict[str, PagesRead] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.pages or self.passages or self.missed or self.to_sum)
 
 
 def suiting(
@@ -73,12 +80,13 @@ def suiting(
     named: dict[str, PagesAsked] = {}
     for one in documents:
         read = shelf.document(one.document)
-        asked = asked_pages(asking.question, [page.label for page in read.pages])
+        labels = [*(page.label for page in read.pages), *[None] * read.num_missing]
+        asked = asked_pages(asking.question, labels)
         if asked is not None:
             named[one.document] = asked
             if asked.missing:
                 numbers = ", ".join(map(str, asked.missing[:8]))
-                note = _NO_SUCH_PAGE[korean].format(of=len(read.pages), pages=numbers)
+                note = _NO_SUCH_PAGE[korean].format(of=len(labels), pages=numbers)
                 found.notes.setdefault(one.document, []).append(note)
     is_whole = not named and asks_for_summary(asking.question)
     if is_whole or any(asks_for_summary(one.rest) for one in named.values()):
@@ -99,11 +107,24 @@ def suiting(
     if found.missed and not (found.pages or found.passages):
         for sha in dict.fromkeys(one.document for one in found.missed):
             found.notes.setdefault(sha, []).append(_NO_ROOM[korean])
-    is_empty = not (found.pages or found.passages or found.missed or found.to_sum)
-    if is_empty and (named or asks_something(asking.question)):
-        for one in documents:
-            found.notes.setdefault(one.document, []).append(_NOTHING[korean])
+    if named or asks_something(asking.question) or not found.is_empty:
+        _tell_of_each(found, documents, shelf, korean=korean)
     return found
+
+
+def _tell_of_each(
+    found: Suits, documents: Sequence[ChatDocument], shelf: Shelf, *, korean: bool
+) -> None:
+    """That a document was not read whole yet, or has nothing that suits."""
+    is_empty = found.is_empty
+    for one in documents:
+        so_far = shelf.read_so_far(one.document)
+        if so_far is not None:
+            found.waits[one.document] = so_far
+            note = _SO_FAR[korean].format(pages=runs(so_far.numbers), of=so_far.of)
+            found.notes.setdefault(one.document, []).append(note)
+        if is_empty:
+            found.notes.setdefault(one.document, []).append(_NOTHING[korean])
 
 
 def _take_pages(

@@ -107,9 +107,8 @@ class SummingUp:
         if not found or self._live.cancel.is_set():
             return None
         rows = [(one.page, one.pages, one.text) for one in found]
-        text = fence_summaries(
-            document.name, rows, len(self._shelf.document(document.document).pages)
-        )
+        read = self._shelf.document(document.document)
+        text = fence_summaries(document.name, rows, len(read.pages) + read.num_missing)
         return Attachment(document.document, document.name, "passages", (), text)
 
     def missed(

@@ -71,15 +71,19 @@ def weight_of(text: str) -> int:
 
 
 def _short(text: str) -> Iterator[str]:
-    """A paragraph that is longer than a part, in pieces: at ends of sentences, else anywhere."""
-    if not text.strip():
-        return
-    while weight_of(text) > PART_CHARACTERS:
-        most = PART_CHARACTERS if text.isascii() else PART_CHARACTERS // 2
-        gaps = [m.end() for m in _SENTENCE_GAP.finditer(text, most // 2, most)]
-        blank = text.rfind(" ", most // 2, most) + 1
+    """A paragraph that is longer than a part, in pieces: at ends of sentences, else anywhere.
+
+    Looks no further than one part at a time: a file may be a single line.
+    """
+    start = 0
+    while weight_of(window := text[start : start + PART_CHARACTERS + 1]) > PART_CHARACTERS:
+        most = start + (PART_CHARACTERS if window.isascii() else PART_CHARACTERS // 2)
+        least = (start + most) // 2
+        gaps = [m.end() for m in _SENTENCE_GAP.finditer(text, least, most)]
+        blank = text.rfind(" ", least, most) + 1
         cut = gaps[-1] if gaps else blank or most
-        yield text[:cut].rstrip()
-        text = text[cut:]
-    if text.strip():
-        yield text
+        if piece := text[start:cut].rstrip():
+            yield piece
+        start = cut
+    if (rest := text[start:]).strip():
+        yield rest

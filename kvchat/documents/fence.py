@@ -56,6 +56,27 @@ NO_ROOM = {
 """What stands in the fence where nothing came along for want of room."""
 
 
+SO_FAR = {
+    "en": "pages {pages} of {of} were read when this was asked; the others are still being read",
+    "ko": "이 질문을 받을 때 {of}쪽 중 {pages}쪽을 읽었음. 나머지는 아직 읽는 중",
+}
+"""What stands in the fence of a document that was not read whole yet."""
+
+_SO_FAR = re.compile(
+    r"^\((?:pages (?P<pages>[\d, -]+) of (?P<of>\d+) were|이 질문을 받을 때 (?P<of_ko>\d+)쪽 중 "
+    r"(?P<pages_ko>[\d, -]+)쪽을) ",
+    re.MULTILINE,
+)
+
+
+def read_so_far(text: str) -> tuple[str, int] | None:
+    """What `SO_FAR` says in a fence: pages, as people write them, and of how many."""
+    found = _SO_FAR.search(text)
+    if found is None:
+        return None
+    return found["pages"] or found["pages_ko"], int(found["of"] or found["of_ko"])
+
+
 def fence_nothing(name: str, notes: Sequence[str]) -> str:
     """In the place of passages: a model that is told nothing makes something up."""
     return "\n".join([_opening(name), *(f"({note})" for note in notes), _CLOSE])

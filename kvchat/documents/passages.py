@@ -92,7 +92,7 @@ def _lines(
     for page in pages:
         lines = [line for line in page.text.split("\n") if line.strip()]
         kept = [x for n, x in enumerate(lines) if not _is_repeated(page, n, lines, repeated)]
-        per_byte = count_tokens("\n".join(kept)) / max(sum(len(x.encode()) for x in kept), 1)
+        per_byte = count_tokens(page.text) / max(len(page.text.encode()), 1)
         for line in kept:
             for part in _short_parts(line, per_byte, target_tokens / 2):
                 yield _Line(page.number, part, per_byte * len(part.encode()))

@@ -8,8 +8,9 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import psutil
@@ -25,6 +26,7 @@ PAGE_S = 600.0
 
 MEMORY_BYTES = 2 * GIB
 _LIST_S = 5.0
+_LOOK_S = 0.1
 _LEAST_CONFIDENCE = 35.0
 """Percent. What is recognised with less in the mean is a drawing, or dirt."""
 
@@ -61,12 +63,12 @@ class Tesseract:
         usual = tuple(one for one in self.languages if one != _ORIENTATION)
         return wanted or usual[:3]
 
-    def read(self, png: bytes) -> Recognised | None:
-        """None where it fails, or takes more time or memory than a page may."""
-        told = self._run(png)
+    def read(self, png: bytes, cancel: threading.Event | None = None) -> Recognised | None:
+        """None where it fails, is called off, or takes more time or memory than a page may."""
+        told = self._run(png, cancel)
         return None if told is None else recognised(told)
 
-    def _run(self, png: bytes) -> str | None:
+    def _run(self, png: bytes, cancel: threading.Event | None) -> str | None:
         layout = "1" if _ORIENTATION in self.languages else "3"  # 1 turns pages upright first
         words = [self.program, "stdin", "stdout", "-l", "+".join(self.used), "--psm", layout]
         try:
@@ -82,13 +84,32 @@ class Tesseract:
             return None
         try:
             _limit(running.pid)
-            out, _ = running.communicate(png, timeout=PAGE_S)
+            with _ended_when(cancel, running):
+                out, _ = running.communicate(png, timeout=PAGE_S)
         except (subprocess.TimeoutExpired, OSError):
             return None
         finally:
             running.kill()
             running.wait()
         return out.decode("utf-8", "replace") if running.returncode == 0 else None
+
+
+@contextmanager
+def _ended_when(cancel: threading.Event | None, running: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Ends the program as soon as nobody wants what it does any more."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while cancel is not None and not is_over.wait(_LOOK_S):
+            if cancel.is_set():
+                running.kill()
+                return
+
+    threading.Thread(target=watch, name="kvchat-recognising-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 def _limit(pid: int) -> None:

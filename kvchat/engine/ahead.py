@@ -136,6 +136,7 @@ class ReadingAhead:
         except PoolFull:
             text.stage = "no_room"
         finally:
+            engine.remember(text.chat, opened)
             engine.local.close(opened)
         if kept:
             self._num_failures = 0

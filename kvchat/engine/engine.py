@@ -389,8 +389,12 @@ class Engine:
         self.room.text, self._spans, self._chat = None, (), ""
         if text is not None:
             if chat:
-                self._chats.remember(chat, tuple(text.sequence.keys))
+                self.remember(chat, text)
             self.local.close(text)
+
+    def remember(self, chat: str, text: Text) -> None:
+        """Its blocks count as the chat's once it is closed."""
+        self._chats.remember(chat, tuple(text.sequence.keys))
 
     def tell(self, told: dict[str, Any]) -> None:
         """A ledger entry of what was done while nothing was asked: comes with the next reply."""

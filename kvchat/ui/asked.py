@@ -4,7 +4,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from kvchat.errors import RequestError
+from kvchat.store.base import clean
 from kvchat.ui.transcript import TURNS_SHOWN
+
+LARGEST = 2**53 - 1
+"""The largest count that a browser can say exactly."""
 
 Kind = Literal[
     "open", "ask", "regenerate", "anyway", "less_repeating", "edit", "switch", "remove", "continue"
@@ -53,12 +57,12 @@ def text_of(sent: Any, name: str) -> str:
         return ""
     if not isinstance(value, str):
         raise RequestError("ui_request")
-    return value
+    return clean(value)  # JSON can say half a character, which nothing else can write
 
 
 def count_of(sent: Any, name: str) -> int:
     """The number sent under a name, or 0. Raises RequestError for anything but a count."""
     value = sent.get(name, 0) if isinstance(sent, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
         raise RequestError("ui_request")
     return value

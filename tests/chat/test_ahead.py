@@ -211,3 +211,19 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(
         wrong(conversations.choosing, chat, sha)
     (row,) = conversations.documents(chat)
     assert (row.chosen, row.left_pages) == (None, ())
+
+
+def test_another_model_reads_ahead_what_the_one_before_had_read(
+    start: Start, tmp_path: Path
+) -> None:
+    conversations = start(disk_quota=0)
+    chat = conversations.new_chat()
+    conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS, *LEAVES), "a.pdf")
+    of = waited(conversations, chat)["of"]
+    (row,) = (one for one in conversations.chats() if one.id == chat)
+    assert row.kv_bytes > 0  # what was read ahead is the chat's
+    conversations.loading.reload()
+    conversations.wait_ready(120)
+    assert waited(conversations, chat)["of"] == of
+    live = answered(conversations.ask(chat, "Which lamp of the harbour?"))
+    assert reused(live) == of

@@ -13,6 +13,7 @@ from kvchat.chat.rows import DocumentRow
 from kvchat.documents.fence import NO_ROOM
 from kvchat.errors import DocumentError, StoreError
 from tests.chat.test_conversations import answered, ended
+from tests.chat.test_reading import held_back
 from tests.documents.small_pdf import write_pdf
 
 Start = Callable[..., Conversations]
@@ -512,7 +513,7 @@ def test_what_was_given_stays_cited_whatever_model_reads_now(start: Start, tmp_p
     conversations.add_document(chat, pdf(tmp_path / "a.pdf", *pages), "a.pdf")
     before = cited(answered(conversations.ask(chat, "Which lamp of the harbour?")))
     assert before
-    conversations._shelf._count = lambda text: len(text) // 20  # another model's tokens
+    conversations._shelf.tokens.use(lambda text: len(text) // 20)  # another model's tokens
     conversations._shelf._split.cache_clear()
     assert cited(answered(conversations.regenerate(chat, 1))) == before
 
@@ -590,3 +591,53 @@ def test_what_is_stored_in_less_of_a_document_is_named_by_its_pages(
     assert numbers <= set(range(1, 9)) - {3}
     span = next(one for one in conversations.frame(chat)["spans"] if one["kind"] == "document")
     assert set(span["formats"]) == {"fp/fp", less[0]["arguments"]["formats"]}
+
+
+def test_a_question_is_answered_from_the_pages_read_so_far_and_says_so(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read is searched; a document is whole only once all of it is there."""
+    monkeypatch.setattr("kvchat.chat.answers.PATIENCE_S", 0.0)
+    there, go_on = held_back(monkeypatch, 3)
+    conversations = start()
+    chat = conversations.new_chat()
+    pages = [*FACTS[:2], "Leaf three says little.", *FACTS[2:]]
+    conversations.add_document(chat, pdf(tmp_path / "a.pdf", *pages), "a.pdf")
+    assert there.wait(60)
+    try:
+        live = answered(conversations.ask(chat, "Which lamp of the harbour?"))
+        assert {one["page"] for one in live.citations} <= {1, 2, 3}
+        (told,) = [one for one in live.ledger if one["code"] == "read_so_far"]
+        assert (told["arguments"]["pages"], told["arguments"]["of"]) == ("1-3", len(pages))
+        assert f"pages 1-3 of {len(pages)} were read when this was asked" in prompt_text(
+            conversations
+        )
+        (turn,) = conversations.history(chat)
+        assert turn.sources[0]["so_far"] == {"pages": "1-3", "of": len(pages)}
+        assert turn.sources[0]["mode"] == "passages"
+        last = answered(conversations.ask(chat, "What does page 5 say?"))
+        assert last.citations == []
+        assert "has no page" not in prompt_text(conversations)
+        thanks = answered(conversations.ask(chat, "Thanks!"))
+        assert thanks.ledger == []
+    finally:
+        go_on.set()
+    conversations.wait_documents(chat)
+    live = answered(conversations.ask(chat, "Which lamp of the harbour?"))
+    assert [one["code"] for one in live.ledger] == ["read_whole"]
+
+
+def test_where_it_is_wanted_a_question_waits_for_the_whole(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvchat.chat.answers.PATIENCE_S", 0.0)
+    there, go_on = held_back(monkeypatch, 1)
+    conversations = start(answer_while_reading=False)
+    chat = conversations.new_chat()
+    conversations.add_document(chat, pdf(tmp_path / "a.pdf", *FACTS), "a.pdf")
+    assert there.wait(60)
+    live = conversations.ask(chat, "Which lamp of the harbour?")
+    assert not live.wait_ended(0.3)
+    assert live.status == "reading"
+    go_on.set()
+    assert [one["code"] for one in answered(live).ledger] == ["read_whole"]

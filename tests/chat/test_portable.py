@@ -217,3 +217,18 @@ def test_markdown_has_reasoning_quoted_pages_and_how_it_ended() -> None:
 def test_file_names_are_such_everywhere(title: str, name: str | None) -> None:
     found = file_name(title, "md")
     assert found == name if name else found.startswith("kvchat ")
+
+
+def test_replies_in_a_row_are_all_shown(start: Start) -> None:
+    """As another program may have sent them over /v1."""
+    found = saved(branches=[3])
+    more = {"number": 3, "parent": 2, "text": "and more"}
+    found["messages"].append(found["messages"][1] | more)
+    conversations = start()
+    chat = conversations.carrying.bring(json.dumps(found).encode())
+    (shown,) = conversations.history(chat)
+    assert shown.reply == "r\n\nand more"
+    again = json.loads(conversations.carrying.as_json(chat)[1])
+    assert [one["text"] for one in again["messages"]] == ["q", "r", "and more"]
+    answered(conversations.ask(chat, "More."))
+    assert conversations.history(chat)[0].reply == "r\n\nand more"

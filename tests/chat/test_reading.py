@@ -162,3 +162,47 @@ def test_the_same_file_twice_is_one_and_other_kinds_are_documents_too(opened, tm
     (row,) = talks.wait_documents(chat)
     assert row.kind == "markdown"
     assert [file.suffix for file in (tmp_path / "data" / "documents").iterdir()] == [".file"]
+
+
+def held_back(monkeypatch, number):
+    """Reads up to that page, and goes on when it is let."""
+    there, go_on = threading.Event(), threading.Event()
+    real = reader.read
+
+    def read(*args, on_page, **more):
+        def told(page, of):
+            on_page(page, of)
+            if page.number == number:
+                there.set()
+                assert go_on.wait(60)
+
+        return real(*args, on_page=told, **more)
+
+    monkeypatch.setattr("kvchat.chat.reading.reader.read", read)
+    return there, go_on
+
+
+def test_closing_waits_for_what_is_being_read(tmp_path):
+    talks = Conversations(Settings(model=str(tmp_path / "no model")), tmp_path / "data")
+    path = write_pdf(tmp_path / "a.pdf", [[(72, 700, WORDS)]] * 3000)
+    talks.add_document(talks.new_chat(), path, "a.pdf")
+    talks.close()
+    left = [one.name for one in threading.enumerate() if one.name.startswith("kvchat-")]
+    assert not [name for name in left if name.startswith(("kvchat-read", "kvchat-recog"))]
+    assert not [name for name in left if name.startswith(("kvchat-ahead", "kvchat-count"))]
+
+
+def test_a_page_is_counted_once_whoever_asks(opened, tmp_path, monkeypatch):
+    monkeypatch.setattr("kvchat.chat.counting.LONG_CHARACTERS", 100)
+    talks = opened()
+    chat = talks.new_chat()
+    path = write_pdf(tmp_path / "a.pdf", [[(72, 700, f"{WORDS} {n}")] for n in range(9)])
+    sha = talks.add_document(chat, path, "a.pdf")
+    talks.wait_documents(chat)
+    counted = []
+    talks._shelf.tokens.use(lambda text: counted.append(text) or len(text.split()))
+    whole = talks._shelf.num_tokens(sha)
+    rows = talks._shelf.page_rows(sha, "a.pdf")
+    talks._shelf.passages(sha)
+    assert len([text for text in counted if WORDS in text]) == 9
+    assert whole > sum(row["num_tokens"] for row in rows) > 9 * len(WORDS.split())

@@ -3,6 +3,7 @@ nothing is decided before the rest is there.
 """
 
 import threading
+import time
 
 import pytest
 
@@ -25,7 +26,7 @@ class HeldTesseract:
     def __init__(self):
         self.begun, self.go_on = threading.Event(), threading.Event()
 
-    def read(self, png):
+    def read(self, png, cancel=None):
         assert png.startswith(b"\x89PNG")
         self.begun.set()
         assert self.go_on.wait(60)
@@ -41,7 +42,7 @@ def held():
 def shelf(tmp_path, held):
     store = Store(tmp_path / "data")
     found = Shelf(store, tmp_path / "data" / "documents", tesseract=lambda: held)
-    found._count = lambda text: len(text.split())
+    found.tokens.use(lambda text: len(text.split()))
     yield found
     held.go_on.set()
     found.close()
@@ -49,15 +50,14 @@ def shelf(tmp_path, held):
 
 
 def test_what_there_is_is_used_and_nothing_is_decided_before_the_rest_is_there(
-    shelf, held, tmp_path, monkeypatch
+    shelf, held, tmp_path
 ):
-    monkeypatch.setattr("kvchat.chat.shelf.RECOGNISING_S", 0.1)
     store = shelf._store
     chat = store.new_chat("", "").id
     path = write_pdf(tmp_path / "a.pdf", [[(72, 700, WORDS)], [(72, 700, "7")]], picture=True)
     sha = shelf.add(chat, path, "a.pdf")
     assert held.begun.wait(60)
-    document = shelf.wait(sha, "a.pdf")
+    document = shelf.wait(sha, "a.pdf", until_s=time.monotonic())
     assert [page.verdict for page in document.pages] == ["text", "scan"]
     assert not shelf.is_complete(sha)
     row = shelf.row(sha, "a.pdf")

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvchat.documents.divide import BREAK, PART_CHARACTERS, Piece, divided, weight_of
+from kvchat.documents.divided_file import read_divided
 from kvchat.documents.reader import notes, read
+from kvchat.documents.refused import Refused
 from kvchat.errors import DocumentError
 
 
@@ -243,3 +245,14 @@ def test_a_name_says_nothing_about_what_a_file_is(word, tmp_path):
     html = file(tmp_path, "x", b"<html><body><p>words</p></body></html>")
     assert read(html, "a.docx").kind == "html"
     assert refused(html, "a.pdf") == "document_not_pdf"
+
+
+def test_a_text_may_be_one_line_and_no_longer_than_its_parts_may_be_many(tmp_path, monkeypatch):
+    words = " ".join(f"word{n}" for n in range(40_000))
+    parts, _ = divided([Piece(words)])
+    assert " ".join(parts) == words
+    assert max(map(weight_of, parts)) <= PART_CHARACTERS
+    (tmp_path / "a.txt").write_text(words)
+    monkeypatch.setattr("kvchat.documents.divided_file.MOST_PAGES", 10)
+    with pytest.raises(Refused, match="text_too_long"):
+        list(read_divided(str(tmp_path / "a.txt"), "text"))

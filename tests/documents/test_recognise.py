@@ -162,14 +162,32 @@ def test_what_was_recognised_survives_a_restart(tesseract, scanned, tmp_path):
         talks.close()
 
 
-def test_without_it_the_pages_are_listed_and_the_way_is_told(talks, scanned):
-    talks._shelf._readings.tesseract = None
+def test_switched_off_the_pages_are_listed_until_it_is_switched_on(tesseract, talks, scanned):
+    talks.apply({"ocr": "off"})
     chat = talks.new_chat()
     talks.add_document(chat, scanned, "scan.pdf")
     (row,) = talks.wait_documents(chat)
     assert row.is_complete
     [note] = row.notes
     assert note == {"code": "document.pages_without_text", "facts": {"pages": "2–3"}}
+    talks.apply({"ocr": "auto"})
+    talks.wait_documents(chat)
+    row = recognised_rows(talks, chat)
+    assert row.num_recognised == 2
+    assert "document.pages_ocr" in {note["code"] for note in row.notes}
+
+
+def test_a_scan_that_was_refused_is_read_once_it_may_be(tesseract, talks, tmp_path):
+    path = tmp_path / "scan.pdf"
+    picture_of(WORDS).save(path, "PDF", resolution=150)
+    talks.apply({"ocr": "off"})
+    chat = talks.new_chat()
+    talks.add_document(chat, path, "scan.pdf")
+    (row,) = talks.wait_documents(chat)
+    assert row.problem["code"] == "document_scan"
+    talks.apply({"ocr": "auto"})
+    talks.wait_documents(chat)
+    assert recognised_rows(talks, chat).problem is None
 
 
 def test_a_scan_of_nothing_says_so(tesseract, talks, tmp_path):

@@ -6,7 +6,7 @@ from typing import Any
 from gradio.utils import get_upload_folder
 
 from kvchat.errors import RequestError
-from kvchat.ui.asked import text_of
+from kvchat.ui.asked import count_of, text_of
 
 
 def chat(sent: Any) -> str:
@@ -18,8 +18,10 @@ def chat(sent: Any) -> str:
 
 def whole(sent: Any, name: str) -> int | None:
     """A count, None where there is none. Raises RequestError for anything else."""
-    value = sent.get(name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+    if isinstance(sent, dict) and sent.get(name) is None:
+        return None
+    value = count_of(sent, name)
+    if value < 1:
         raise RequestError("ui_request")
     return value
 

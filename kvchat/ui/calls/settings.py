@@ -73,13 +73,14 @@ class SettingsCalls:
 
     def measure(self, sent: Any) -> dict[str, Any]:
         """Measures a pair of formats on the model that runs, as soon as nothing is asked."""
+        pair = text_of(sent, "pair")
         engine = self._conversations.loading.engine
         if engine is None or engine.proving is None:
             raise ModelError("model_still_loading")
         if sent.get("cancel") is True:
             engine.proving.cancel()
         else:
-            engine.proving.ask(FormatPair.parse(text_of(sent, "pair")))
+            engine.proving.ask(FormatPair.parse(pair))
         return {}
 
     def _labels(self, names: list[str]) -> list[str]:
@@ -95,6 +96,6 @@ def _changes(sent: Any) -> dict[str, object]:
 
 def _names(sent: Any, key: str) -> list[str]:
     names = sent.get(key) or []
-    if not isinstance(names, list) or not all(one in SCHEMA for one in names):
+    if not isinstance(names, list) or any(one not in list(SCHEMA) for one in names):
         raise RequestError("ui_request")
     return names

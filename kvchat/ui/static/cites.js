@@ -49,6 +49,10 @@
     return rows.length ? K.el("div", { class: "kv-sources kv-muted" }, ...rows.map((text) => K.el("span", { text }))) : null;
   };
   const sourceLine = (one) => {
+    const line = broughtLine(one);
+    return one.so_far ? [line, K.say("ui.source.so_far", one.so_far)].filter(Boolean).join(" · ") : line;
+  };
+  const broughtLine = (one) => {
     if (one.mode === "whole") return K.say("ui.source.whole", { name: one.name });
     if (one.mode === "summary") return K.say("ui.source.summary", { name: one.name, pages: one.pages });
     if (one.pages.length) return K.say(one.pages.length === 1 ? "ui.source.page" : "ui.source.pages", { name: one.name, pages: one.pages });

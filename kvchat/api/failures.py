@@ -36,6 +36,7 @@ _STATUS_OF_CODE = {
     "pins_too_large": 409,
     "undo_asked": 409,
     "undo_no_room": 409,
+    "undo_no_room_as_it_was": 409,
     "undo_nothing": 409,
     "step_failed": 500,
     "api_token": 401,

@@ -69,7 +69,9 @@ class TakingBack:
                 admitted = _admitted(_seen(told, there), (), engine, only)
         except OutOfMemory as error:
             facts = {name: error.facts[name] for name in ("tokens", "capacity")}
-            raise OutOfMemory("undo_no_room", **facts) from None
+            if row.code in LEAVES_OUT:
+                raise OutOfMemory("undo_no_room", **facts) from None
+            raise OutOfMemory("undo_no_room_as_it_was", **facts) from None
         tokens = 0 if row.undo == "bring_back" else _tokens_from(admitted, row)
         rate = read_tokens_per_s(self._figures(chat))
         return Cost(tokens, tokens / rate if rate is not None else None)

@@ -101,8 +101,12 @@ def test_what_was_compressed_is_held_as_computed_again(
     marked = {row["name"] for row in conversations.frame(chat)["marks"] if row["formats"]}
     assert marked >= set(less["turns"])
     assert less["number"] in conversations.frame(chat)["undo"]["offered"]
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(OutOfMemory) as caught:
         conversations.undo(chat, less["number"])
+    engine = conversations.loading.engine
+    assert engine is not None
+    assert caught.value.code == "undo_no_room_as_it_was"
+    assert caught.value.facts["capacity"] == engine.fits().in_steps_tokens
 
     conversations.apply({"memory_budget": 2 * budget})
     answered(conversations.ask(chat, "Nobody asked it back."))

@@ -96,7 +96,7 @@
       waiting -= 1;
       if (found.error) {
         // why, is said in full when it is pressed
-        if (found.error.code === "undo_no_room") costs.set(key, { text: K.say("ui.undo.no_room") });
+        if (found.error.code?.startsWith("undo_no_room")) costs.set(key, { text: K.say("ui.undo.no_room") });
         return K.drawUndo();
       }
       const s = found.s === null || found.s === undefined ? "" : `, ${K.say("ui.about", { s: K.seconds(found.s) })}`;

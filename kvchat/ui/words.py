@@ -35,9 +35,9 @@ def sentence(said: object, lang: Language, **facts: object) -> str:
 
 def problem(
     error: KVChatError | Mapping[str, Any] | None, lang: Language, **facts: object
-) -> dict[str, str] | None:
-    """What went wrong and what to do: `{"message", "remedy"}` in one language, and the `code` that
-    a card goes by; or None.
+) -> dict[str, Any] | None:
+    """What went wrong and what to do: `{"message", "remedy"}` in one language, and the `code` and
+    `facts` that a card goes by; or None.
 
     A row's error says its code, its facts and a sentence; `facts` are those that its row knows.
     """
@@ -46,12 +46,13 @@ def problem(
     if isinstance(error, KVChatError):
         remedy = _on_screen(f"error.{error.code}.remedy")
         remedied = error.remedy(lang) if remedy is None else say(remedy, lang, **error.facts)
-        return {"message": error.message(lang), "remedy": remedied, "code": error.code}
+        said = {"message": error.message(lang), "remedy": remedied}
+        return said | {"code": error.code, "facts": error.row()["facts"]}
     code, known = f"error.{error.get('code', '')}", {**facts, **(error.get("facts") or {})}
     try:
         remedy = _on_screen(f"{code}.remedy") or f"{code}.remedy"
         said = {"message": say(code, lang, **known), "remedy": say(remedy, lang, **known)}
-        return said | {"code": code.removeprefix("error.")}
+        return said | {"code": code.removeprefix("error."), "facts": known}
     except KeyError:  # a code or a fact that is not there: the sentence as it came is still true
         return {"message": str(error.get("message", "")), "remedy": str(error.get("remedy", ""))}
 

@@ -1,12 +1,14 @@
 """Cards about memory, what taking back costs, and marks in the chat, in a real browser."""
 
 import re
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from kvchat.errors import OutOfMemory
 from tests.ui.conftest import Looking, ask
+from tests.ui.served import Tiny
 
 pytestmark = pytest.mark.browser
 MIB = 2**20
@@ -226,3 +228,22 @@ def test_where_only_the_headroom_is_short_it_is_sent_anyway(
     page.wait_for_function("kvchat.notes.turns.at(-1).answered && !kvchat.notes.live")
     assert looking.talks.at_own_risk
     assert page.locator(".kv-text").last.inner_text() == "1 2 3 4 5"
+
+
+def test_a_question_too_long_is_stored_in_fewer_bits_and_sent(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    """On the program itself: what the card foretells holds."""
+    tiny = Tiny(tmp_path, memory_budget=1_990_000)
+    page = chromium.new_page()
+    page.goto(f"{tiny.url}/en/")
+    page.wait_for_selector("#kv-input")
+    page.wait_for_function("kvchat.frame && kvchat.notes.chat === kvchat.chat")
+    ask(page, "The cat sat on the mat. " * 60, wait=False)
+    card = page.locator(".kv-memory-card")
+    expect(card).to_contain_text(re.compile(r"it takes [\d,]+ tokens, and [\d,]+ fit"))
+    card.get_by_role("button", name="Store all text in INT8 and send").click()
+    page.wait_for_function("kvchat.notes.turns.at(-1).answered && !kvchat.notes.live")
+    assert tiny.talks.settings.seal_format == "int8"
+    page.close()
+    tiny.end()

@@ -43,10 +43,18 @@
     const size = moreBudget();
     return size && { code, facts: { size: K.size(size) }, changes: { memory_budget: size }, then };
   };
+  const named = (pair) => (pair.split("/")[0] === pair.split("/")[1] ? pair.split("/")[0] : pair);
   const lowerFloor = () => {
     const offered = K.frame?.formats?.offered ?? [];
     const next = STEPS.find((pair, at) => !offered.includes(pair) && (at === 0 || offered.includes(STEPS[at - 1])));
-    return next && { code: "ui.card.fewer_bits", facts: { format: K.format(next) }, changes: { floor_format: next.split("/")[0] === next.split("/")[1] ? next.split("/")[0] : next } };
+    return next && { code: "ui.card.fewer_bits", facts: { format: K.format(next) }, changes: { floor_format: named(next) } };
+  };
+
+  // Not old turns only but the question itself: the first format, of those that the model passed, in
+  // which all of it fits. Which one that is, the settings foretell.
+  const sealLower = (tokens, then) => {
+    const pairs = STEPS.filter((pair) => (K.frame?.formats?.offered ?? []).includes(pair));
+    return pairs.length > 0 && { code: "ui.card.compress.send", pairs, tokens, then };
   };
 
   // --- the cards, the gravest first -------------------------------------------------------------------
@@ -75,10 +83,14 @@
       const note = lastNote();
       if (!note || note.answered || !OVER.includes(note.problem?.code)) return null;
       const again = () => K.act("regenerate", K.turnOf(note));
-      const whole = (K.frame?.documents ?? []).some((one) => one.mode === "whole");
+      const documents = K.frame?.documents ?? [];
+      const whole = documents.some((one) => one.mode === "whole");
+      const { tokens, capacity } = note.problem.facts ?? {};
       return {
-        key: `long/${note.name}`, title: "ui.card.long", text: "",
+        key: `long/${note.name}`, title: "ui.card.long", text: tokens ? K.say("ui.card.long.text", { tokens, capacity }) : "",
         buttons: [
+          documents.some((one) => one.pages > 1) && { code: "ui.card.pages", act: () => K.panel.open("documents"), stays: true },
+          note.problem.code === "prompt_over_memory" && sealLower(tokens, again),
           whole && { code: "ui.card.passages", changes: { document_mode: "passages" }, then: again },
           note.problem.code !== "prompt_over_length" && raiseBudget("ui.card.budget.send", again),
           note.problem.code === "prompt_over_memory" && mayTry() && { code: "ui.card.anyway", facts: { size: K.size(device().headroom) }, then: () => K.act("anyway", K.turnOf(note)) },
@@ -180,13 +192,14 @@
       if (done) one.then?.();
     };
     const element = K.el("button", { type: "button", class: "kv-plain", text: K.say(one.code, one.facts), on: { click: press } });
-    element.hidden = one.code === "ui.card.fewer_bits"; // until it is known what it gains
+    element.hidden = one.code === "ui.card.fewer_bits" || Boolean(one.pairs); // until it is known what it gains
     one.element = element;
     return element;
   };
   // What a change would gain stands on its button, as the settings foretell it.
   const foretell = async (card, key) => {
     for (const one of card.buttons) {
+      if (one?.pairs) await findPair(one, key);
       if (!one?.changes || one.then) continue;
       const found = await K.call("foretell", { changes: one.changes });
       const more = (found.then?.tokens ?? 0) - (found.now?.tokens ?? 0);
@@ -195,6 +208,18 @@
       else if (more > 0) K.put(one.element, `${K.say(one.code, one.facts)} ${K.say("ui.card.more", { tokens: more })}`);
       K.show(one.element, true);
     }
+  };
+  const findPair = async (one, key) => {
+    for (const pair of one.pairs) {
+      const changes = { seal_format: named(pair) };
+      const found = await K.call("foretell", { changes });
+      if (box.kvKey !== key || !one.element?.isConnected) return;
+      if ((found.then?.tokens ?? 0) <= one.tokens) continue;
+      one.changes = changes;
+      K.put(one.element, K.say(one.code, { format: K.format(pair) }));
+      return K.show(one.element, true);
+    }
+    one.element.remove();
   };
   const stand = () => {
     const form = document.querySelector("#kv-composer .kv-composer");

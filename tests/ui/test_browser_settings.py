@@ -106,6 +106,12 @@ def test_a_slider_says_what_it_would_mean_and_so_it_is(screen: Screen, lang: str
     expect(page.locator(".kv-outlook")).to_contain_text(screen.say("ui.effect.now"))
     screen.apply()
     page.wait_for_function(f"kvchat.frame.kv.capacity_tokens === {then}")
+    said = str(page.locator(".kv-bar-room").get_attribute("title"))
+    assert f"{then:,}" in said
+    expect(page.locator(".kv-outlook")).to_contain_text(said)
+    expect(screen.tab("models").locator(".kv-here .kv-fits").first).to_contain_text(said)
+    expect(screen.tab("whatif").locator(".kv-if-out")).to_contain_text(said)
+    screen.tab("settings")
     source = page.locator("[data-name=memory_budget] .kv-source")
     expect(source).to_contain_text(screen.say("ui.source.file"))
     slider = page.locator("[data-name=memory_budget] input[type=range]")

@@ -249,4 +249,12 @@ def test_progress_of_reading_ahead_is_shown(looking: Looking) -> None:
         here.documents[0] = replace(here.documents[0], ahead=ahead)
         page.evaluate("kvchat.refreshDocuments()")
         expect(page.locator(".kv-doc")).to_contain_text(words)
+    recognised = {"num_to_recognise": 1, "num_recognised": 1}
+    for is_complete in (False, True):  # what is done is not said to be under way
+        there = replace(here.documents[0], ahead=None, is_complete=is_complete, **recognised)
+        here.documents[0] = there
+        page.evaluate("kvchat.refreshDocuments()")
+        for words in ("recognising text of pictures: 1 of 1", "waits up to 10 seconds"):
+            seen = expect(page.locator(".kv-doc"))
+            (seen.not_to_contain_text if is_complete else seen.to_contain_text)(words)
     answered(page)

@@ -80,6 +80,7 @@ class DocumentCalls:
 
     def _row(self, row: DocumentRow) -> dict[str, Any]:
         found = asdict(row)
+        found["answers_early"] = self._conversations.held.now.answer_while_reading
         found["problem"] = problem(row.problem, self._lang, name=row.name)
         found["notes"] = list(filter(None, (sentence(one, self._lang) for one in row.notes)))
         return found

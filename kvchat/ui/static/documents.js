@@ -67,6 +67,7 @@
     if (one.problem) return item;
     if (!one.is_complete || one.pages_done < one.num_pages) item.append(progress(one.pages_done, one.num_pages, K.say("ui.reading", { done: one.pages_done, of: one.num_pages })));
     if (one.num_to_recognise && !one.is_complete) item.append(progress(one.num_recognised, one.num_to_recognise, K.say("ui.recognising", { done: one.num_recognised, of: one.num_to_recognise })));
+    if (!one.is_complete) item.append(K.el("p", { class: "kv-doc-note", text: K.say(one.answers_early ? "ui.reading.early" : "ui.reading.whole") }));
     const plan = plans.get(one.document);
     if (plan) item.append(...reading(one, plan));
     if (one.num_pages) item.append(chips(one));

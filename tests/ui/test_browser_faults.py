@@ -115,6 +115,22 @@ def test_a_reply_that_was_cut_by_the_end_of_the_program_says_so(looking: Looking
     expect(end).to_have_count(0)
 
 
+def test_an_answer_in_circles_says_so_and_is_tried_with_a_penalty(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "version")
+    looking.talks._chats[page.evaluate("kvchat.chat")].path()[-1].finish_reason = "circles"
+    page.evaluate("kvchat.act('open')")
+    end = page.locator(".kv-end-circles")
+    expect(end).to_contain_text("went round in circles")
+    expect(end.get_by_role("button")).to_have_text(
+        ["Continue", "Try again with a repetition penalty"]
+    )
+    end.get_by_role("button").last.click()
+    expect(page.locator(".kv-versions")).to_have_text("2/2")
+    answered(page)
+    assert looking.talks.less_repeating
+
+
 def test_a_question_that_failed_says_why_also_later(looking: Looking) -> None:
     page = looking.page
     looking.talks.fail_later = too_long()

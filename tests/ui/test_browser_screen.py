@@ -54,7 +54,7 @@ def test_what_was_done_is_said_with_its_reason(looking: Looking) -> None:
     last = page.locator(".kv-last-what")
     expect(last).to_have_text(
         "Reads 256 tokens at a time instead of 512 — "
-        "memory ran short in a step, and the step was run again so"
+        "memory was short for one step, which then ran again this way"
     )
     page.get_by_role("button", name="1 entry").click()
     row = page.locator(".kv-ledger li")

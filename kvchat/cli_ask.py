@@ -7,6 +7,7 @@ Where a kvchat already runs on the data folder, the question is handed to it.
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from kvchat.chat.answer import LiveAnswer
     from kvchat.chat.conversations import Conversations
     from kvchat.chat.rows import DocumentRow
+
+
+_LOOK_S = 0.05
 
 
 def run(args: argparse.Namespace, settings: Settings, data_dir: Path, lang: Language) -> int:
@@ -104,6 +108,7 @@ def _add_documents(
     before = {row.document for row in conversations.documents(chat)}
     paths: list[Path] = args.pdf or []
     added = {conversations.add_document(chat, path, path.name) for path in paths}
+    _tell_of_recognition(conversations, chat, lang)
     rows = conversations.wait_documents(chat)
     locked = [row for row in rows if row.asks_password and row.document in added]
     for row in locked:
@@ -118,6 +123,18 @@ def _add_documents(
     for row in rows:
         for note in row.notes:
             print(say(note["code"], lang, **note["facts"]), file=sys.stderr)
+
+
+def _tell_of_recognition(conversations: "Conversations", chat: str, lang: Language) -> None:
+    """That takes seconds a page, and the question waits for the whole."""
+    said: set[str] = set()
+    while any(not row.is_complete and not row.problem for row in conversations.documents(chat)):
+        for row in conversations.documents(chat):
+            if row.num_to_recognise and row.document not in said:
+                said.add(row.document)
+                told = say("ask.recognising", lang, name=row.name, pages=row.num_to_recognise)
+                print(told, file=sys.stderr, flush=True)
+        time.sleep(_LOOK_S)
 
 
 def _unlock(

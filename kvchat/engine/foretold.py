@@ -41,6 +41,7 @@ class Fits:
         helps = (("offload", self.to_host), ("shrink_chunk", in_steps))
         return {
             "tokens": self.tokens,
+            "in_steps_tokens": self.in_steps_tokens,
             "most_tokens": self.most_tokens,
             "stored": None if self.sealed == FP else str(self.sealed),
             "pair": None if self.pair is None else str(self.pair),

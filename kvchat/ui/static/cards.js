@@ -214,7 +214,7 @@
       const changes = { seal_format: named(pair) };
       const found = await K.call("foretell", { changes });
       if (box.kvKey !== key || !one.element?.isConnected) return;
-      if ((found.then?.tokens ?? 0) <= one.tokens) continue;
+      if ((found.then?.fits.in_steps_tokens ?? 0) <= one.tokens) continue; // none of it is old text
       one.changes = changes;
       K.put(one.element, K.say(one.code, { format: K.format(pair) }));
       return K.show(one.element, true);

@@ -23,18 +23,22 @@ LONG_CHARACTERS = 1_000_000
 
 
 class TokenCounts:
-    """`count` is None until a model is there. May be called by any thread."""
+    """`count` is None until a model is there. May be called by any thread; none of them waits for
+    more than another's page, or short document.
+    """
 
     def __init__(self) -> None:
         self.count: CountTokens | None = None
         self._lock = threading.Lock()
-        self._whole: dict[tuple[str, Pages], int] = {}
+        self._whole: dict[tuple[str, Pages, int], int] = {}
         self._pages: dict[tuple[str, int], tuple[str, int]] = {}
         self._counter = ThreadPoolExecutor(1, thread_name_prefix="kvchat-counting")
         self._asked: set[str] = set()
+        self._closing = threading.Event()
 
     def close(self) -> None:
-        self._counter.shutdown(wait=False, cancel_futures=True)
+        self._closing.set()
+        self._counter.shutdown(wait=True, cancel_futures=True)
 
     def use(self, count: CountTokens) -> None:
         with self._lock:
@@ -51,26 +55,41 @@ class TokenCounts:
         """The whole document as it stands in a prompt, without the pages that are left out; 0 until
         a model is there to count.
         """
-        if self.count is None:
-            return 0
-        with self._lock:
-            found = self._whole.get((document.sha256, left))
-            if found is None:
-                found = self._whole[document.sha256, left] = self._counted(document, left)
-            return found
+        size = _characters(document)
+        key = (document.sha256, left, size)
+        if key in self._whole or self.count is None:
+            return self._whole.get(key, 0)
+        count = self.count
+        if size > LONG_CHARACTERS:
+            found = self._by_page(document, left)
+        else:
+            with self._lock:  # who waited for it has it now
+                found = self._whole.get(key) or count(fence_document(document, left))
+                self._whole[key] = found
+        if self.count is count:
+            self._whole[key] = found
+        else:
+            self._whole.pop(key, None)
+        return found
 
     def of_whole_if_known(self, document: ReadDocument) -> int:
         """The same at once: 0 for a long one that is still being counted, in the background."""
-        known = self._whole.get((document.sha256, frozenset()))
-        if known is not None or self.count is None or not _is_long(document):
+        size = _characters(document)
+        known = self._whole.get((document.sha256, frozenset(), size))
+        if known is not None or self.count is None or size <= LONG_CHARACTERS:
             return known if known is not None else self.of_whole(document)
-        if document.sha256 not in self._asked:
+        if document.sha256 not in self._asked and not self._closing.is_set():
             self._asked.add(document.sha256)
             self._counter.submit(self._count_ahead, document)
         return 0
 
     def _count_ahead(self, document: ReadDocument) -> None:
+        """Page by page, so that it can end in between."""
         try:
+            for page in document.pages:
+                if self._closing.is_set():
+                    return
+                self.of_page(document.sha256, page)
             self.of_whole(document)
         finally:
             self._asked.discard(document.sha256)
@@ -87,22 +106,21 @@ class TokenCounts:
         assert self.count is not None
         mark = self.count(fenced_page(1, ""))
         kept = without(document, left)
-        with self._lock:
-            tokens = {
-                page.text: max(1, self._of_page(document.sha256, page) - mark)
-                for page in kept.pages
-                if page.has_text
-            }
+        tokens = {
+            page.text: max(1, self.of_page(document.sha256, page) - mark)
+            for page in kept.pages
+            if page.has_text
+        }
         return split(kept, tokens.__getitem__)
 
-    def _counted(self, document: ReadDocument, left: Pages) -> int:
+    def _by_page(self, document: ReadDocument, left: Pages) -> int:
         assert self.count is not None
-        if not _is_long(document):
-            return self.count(fence_document(document, left))
-        bare = without(document, [page.number for page in document.pages if page.has_text])
-        texts = (page for page in document.pages if page.has_text and page.number not in left)
-        frame_tokens = self.count(fence_document(bare))
-        return frame_tokens + sum(self._of_page(document.sha256, page) for page in texts)
+        texts = [page for page in document.pages if page.has_text]
+        bare = without(document, [page.number for page in texts])
+        kept = (page for page in texts if page.number not in left)
+        return self.count(fence_document(bare)) + sum(
+            self.of_page(document.sha256, page) for page in kept
+        )
 
     def _of_page(self, sha: str, page: Page) -> int:
         assert self.count is not None
@@ -113,5 +131,5 @@ class TokenCounts:
         return tokens
 
 
-def _is_long(document: ReadDocument) -> bool:
-    return sum(len(page.text) for page in document.pages) > LONG_CHARACTERS
+def _characters(document: ReadDocument) -> int:
+    return sum(len(page.text) for page in document.pages)

@@ -17,7 +17,7 @@ from kvchat.cli_running import Running, forget, memory_of, note, running_on
 
 class _Health(BaseHTTPRequestHandler):
     answer = b'{"status": "ok", "model": "ready"}'
-    memory = b'{"device": {"budget": 1610612736, "headroom": 0}, "kv": {"fits": null}}'
+    memory = b'{"device": {"budget": 1610612736, "headroom": 0}, "fits": null}'
     tokens: list[str | None]
 
     def do_GET(self) -> None:

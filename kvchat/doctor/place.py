@@ -149,7 +149,7 @@ def port(folder: Path) -> Finding:
         about = {
             "budget": frame.get("device", {}).get("budget"),
             "headroom": frame.get("device", {}).get("headroom"),
-            "fits": frame.get("kv", {}).get("fits"),
+            "fits": frame.get("fits"),
         }
         return Finding({"running": running.url, "port": None, "runs_with": about})
     try:

@@ -185,9 +185,8 @@ class Engine:
             self.costs.calibration.knows(step_tokens, num_tokens),
         )
         frame = make_frame(self.pool, sequence, self._spans, measured)
-        frame["kv"]["fits"] = fits.row()
         chats = {"chat": self._chat, "chats": self._chats.num_bytes()}
-        return frame | chats | {"formats": self.formats()}
+        return frame | chats | {"formats": self.formats(), "fits": fits.row()}
 
     def formats(self) -> dict[str, Any]:
         """Which the planner may step down to, and whether more are being measured."""

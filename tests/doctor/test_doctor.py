@@ -128,7 +128,7 @@ def test_beside_one_that_runs_it_says_whose_budget_it_is(
     lang: Language,
 ):
     fits = {"tokens": 8700, "most_tokens": 31400, "stored": None, "pair": "int6/int4", "helps": []}
-    frame = {"device": {"budget": 3 * GIB, "headroom": 0}, "kv": {"fits": fits}}
+    frame = {"device": {"budget": 3 * GIB, "headroom": 0}, "fits": fits}
     one = Running("http://127.0.0.1:1", "", None, 1)
     monkeypatch.setattr(place, "running_on", lambda _: one)
     monkeypatch.setattr(place, "memory_of", lambda _: frame)

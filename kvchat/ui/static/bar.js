@@ -138,7 +138,7 @@
       K.put(free, K.say("ui.bar.left", { free: K.size(drawn.free) }));
       K.put(kv, K.say("ui.bar.kv.share", { bytes: K.size(device), percent: K.number((device / drawn.of) * 100, device < 0.1 * drawn.of ? 1 : 0) }));
       K.put(room, K.roomSaid(frame));
-      room.title = frame.kv?.fits ? K.fitsSaid(frame.kv.fits) : "";
+      room.title = frame.fits ? K.fitsSaid(frame.fits) : "";
       const label = [total, free, kv, room].map((one) => one.textContent).join(", ");
       if (track.getAttribute("aria-label") !== label) track.setAttribute("aria-label", label);
       tip();

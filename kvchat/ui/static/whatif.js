@@ -59,7 +59,7 @@
     weights.value = loaded; // what runs, as it runs
     if (![...pair.options].some((one) => one.value === seal)) pair.append(K.el("option", { value: seal, text: K.format(seal) }));
     pair.value = seal;
-    context.value = Math.min(32768, K.frame?.kv?.fits?.tokens || 8192);
+    context.value = Math.min(32768, K.frame?.fits?.tokens || 8192);
     follow();
     ask();
   });

@@ -17,20 +17,14 @@ from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from kvchat.device.oom import is_out_of_memory
 from kvchat.kvcache.blocks import (
     FP,
     Block,
-    Geometry,
     HotWindow,
-    Slab,
     chain_key,
     copy_tokens,
-    read_block,
-    shape_of,
-    write_block,
 )
 from kvchat.kvcache.disk import KVFolder
 from kvchat.kvcache.kv_file import (
@@ -43,6 +37,7 @@ from kvchat.kvcache.kv_file import (
     write_file,
 )
 from kvchat.kvcache.kv_table import KVTable
+from kvchat.kvcache.pieces import Copied, NotedText, Piece, in_formats
 from kvchat.kvcache.pool import Pool
 from kvchat.kvcache.restore import Loading
 from kvchat.kvcache.sequence import Sequence
@@ -55,48 +50,6 @@ INT8 = FormatPair(FORMATS["int8"], FORMATS["int8"])
 PIECE_BYTES = 32 * 1024**2  # copied at a time: some 20 ms of the thread that computes
 MOST_PIECES = 2  # copied but not yet written
 MOST_TEXTS = 4  # noted but not yet copied
-
-
-@dataclass(frozen=True, slots=True)
-class _Copied:
-    """One copy's bytes on the host, and what is to be stored of it."""
-
-    place: int
-    group: int
-    pair: FormatPair
-    over: FormatPair
-    wanted: FormatPair
-    data: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """What becomes one file of a chat, if that has lost no turn since (`edition`)."""
-
-    chat: str
-    edition: int
-    parent: bytes
-    depth: int
-    keys: tuple[bytes, ...]
-    ids: tuple[tuple[int, ...], ...]
-    copies: tuple[_Copied, ...]
-    tail_tokens: int = 0
-
-
-@dataclass(slots=True)
-class _Text:
-    """A text to be kept: `next`: the first of its blocks that was not looked at yet."""
-
-    chat: str
-    edition: int
-    keys: tuple[bytes, ...]
-    token_ids: tuple[int, ...]
-    sink_tokens: int
-    tail: _Piece | None
-    next: int = 0
-
-    def piece_ids(self, i: int) -> tuple[int, ...]:
-        return self.token_ids[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +88,7 @@ class DiskTier:
         self._model = model_name(pool.index.root + place.weights, pool.geometries)
         self._table = KVTable()
         self._going: set[tuple[bytes, int]] = set()
-        self._texts: deque[_Text] = deque()
+        self._texts: deque[NotedText] = deque()
         self._asked: tuple[str, int] = ("", 0)
         self._writer = Writer()
         for name in self._folder.open(self._model):
@@ -212,11 +165,11 @@ class DiskTier:
             tail = self._tail_of(chat, edition, sequence)
         else:  # what comes after an evicted block is nobody else's
             keys, ids = keys[:num], ids[: num * BLOCK_TOKENS]
-        self._texts.append(_Text(chat, edition, keys, ids, sequence.storing.sink_tokens, tail))
+        self._texts.append(NotedText(chat, edition, keys, ids, sequence.storing.sink_tokens, tail))
         while len(self._texts) > MOST_TEXTS:
             self._texts.popleft()
 
-    def _tail_of(self, chat: str, edition: int, sequence: Sequence) -> _Piece | None:
+    def _tail_of(self, chat: str, edition: int, sequence: Sequence) -> Piece | None:
         num, depth = sequence.num_hot, len(sequence.keys)
         if not num:
             return None
@@ -227,9 +180,9 @@ class DiskTier:
             hot = HotWindow(geometry, num, torch.device("cpu"))
             copy_tokens(sequence.hot_views(group, 0, num), 0, hot, 0, num)
             data = hot.tensor.flatten().view(torch.uint8)
-            copies.append(_Copied(0, group, FP, sequence.over, FP, data))
+            copies.append(Copied(0, group, FP, sequence.over, FP, data))
         key = chain_key(parent, ids)
-        return _Piece(chat, edition, parent, depth, (key,), (ids,), tuple(copies), num)
+        return Piece(chat, edition, parent, depth, (key,), (ids,), tuple(copies), num)
 
     @torch.inference_mode()
     def save(self) -> bool:
@@ -245,7 +198,7 @@ class DiskTier:
                 self._texts.popleft()
         return bool(self._texts)
 
-    def _save_piece(self, text: _Text) -> None:
+    def _save_piece(self, text: NotedText) -> None:
         if text.edition != self._folder.edition(text.chat):
             self._texts.popleft()
         elif (piece := self._next_piece(text)) is not None:
@@ -256,7 +209,7 @@ class DiskTier:
                 self._post(text.tail)
             self._writer.post(lambda: self._finish(text))
 
-    def _post(self, piece: _Piece) -> None:
+    def _post(self, piece: Piece) -> None:
         """What is on its way is not copied again; told apart by name and group."""
         going = {(piece.keys[one.place], one.group) for one in piece.copies}
         self._going |= going
@@ -269,10 +222,10 @@ class DiskTier:
 
         self._writer.post(store)
 
-    def _next_piece(self, text: _Text) -> _Piece | None:
+    def _next_piece(self, text: NotedText) -> Piece | None:
         """Blocks of the text that follow each other and are not on the disk yet."""
         first, num_bytes = text.next, 0
-        copies: list[_Copied] = []
+        copies: list[Copied] = []
         while text.next < len(text.keys) and num_bytes < PIECE_BYTES:
             found = self._missing(text, text.next)
             if found is None:
@@ -287,7 +240,7 @@ class DiskTier:
                 place = text.next - first
                 # As Pool.requantize has it: what is stored anew counts as made over what it was.
                 over = block.over if wanted == block.pair else lower_of(block.over, block.pair)
-                copies.append(_Copied(place, block.group, block.pair, over, wanted, data))
+                copies.append(Copied(place, block.group, block.pair, over, wanted, data))
                 num_bytes += block.nbytes
             text.next += 1
         if not copies:
@@ -296,9 +249,9 @@ class DiskTier:
         parent = text.keys[first - 1] if first else self._pool.index.root
         ids = tuple(text.piece_ids(i) for i in range(first, stop))
         keys = text.keys[first:stop]
-        return _Piece(text.chat, text.edition, parent, first, keys, ids, tuple(copies))
+        return Piece(text.chat, text.edition, parent, first, keys, ids, tuple(copies))
 
-    def _missing(self, text: _Text, i: int) -> list[tuple[Block, FormatPair]] | None:
+    def _missing(self, text: NotedText, i: int) -> list[tuple[Block, FormatPair]] | None:
         """Copies of a name to be written, with the formats they get; None where the pool has
         dropped it, so that what follows is of no use.
         """
@@ -323,14 +276,14 @@ class DiskTier:
                 found.append((block, wanted))
         return found
 
-    def _store(self, piece: _Piece) -> None:
+    def _store(self, piece: Piece) -> None:
         """On the thread that writes."""
         stored, data = [], {}
         for one in piece.copies:
             geometry = self._pool.geometries[one.group]
             packed = one.data
             if one.wanted != one.pair:
-                packed = _in_formats(geometry, one.data, one.pair, one.wanted)
+                packed = in_formats(geometry, one.data, one.pair, one.wanted)
             about = one.group, one.wanted, one.over
             digest = digest_of(self._model, piece.keys[one.place], about, packed)
             stored.append(Stored(one.place, one.group, one.wanted, one.over, digest))
@@ -348,7 +301,7 @@ class DiskTier:
         self._table.remove(self._folder.shrink(self.quota_bytes))
         self._num_bytes = self._folder.num_bytes()
 
-    def _finish(self, text: _Text) -> None:
+    def _finish(self, text: NotedText) -> None:
         """All of the text is written: its chat needs these files, and no tail that it outgrew."""
         if text.edition != self._folder.edition(text.chat):
             return
@@ -365,7 +318,7 @@ class DiskTier:
         self._used(text.chat, files)
         self._num_bytes = self._folder.num_bytes()
 
-    def _is_part(self, header: Header, text: _Text) -> bool:
+    def _is_part(self, header: Header, text: NotedText) -> bool:
         start = header.depth * BLOCK_TOKENS
         ids = text.token_ids[start : start + header.tail_tokens]
         return chain_key(header.parent, ids) == header.keys[0]
@@ -401,18 +354,3 @@ class DiskTier:
     def _match(self, token_ids: Ids[int]) -> int:
         storing = self._pool.storing
         return self._pool.index.match(token_ids, storing.floor, storing.hot_tokens).num_tokens
-
-
-def _on_host(pair: FormatPair, data: Tensor) -> Block:
-    slab = Slab(0, data.nbytes, data.device)
-    slab.memory = data
-    return Block(0, pair, slab, 0, data.nbytes)
-
-
-@torch.inference_mode()
-def _in_formats(geometry: Geometry, data: Tensor, pair: FormatPair, wanted: FormatPair) -> Tensor:
-    """A block's bytes, stored in other formats: [n] uint8."""
-    made = torch.empty(shape_of(geometry, wanted).block_bytes, dtype=torch.uint8)
-    keys, values = read_block(geometry, _on_host(pair, data))
-    write_block(geometry, _on_host(wanted, made), keys, values)
-    return made

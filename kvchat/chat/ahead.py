@@ -59,6 +59,8 @@ class AheadOfQuestions:
 
     def close(self) -> None:
         """Waits for what is being looked at, but not for ever."""
+        if self._closing.is_set():
+            return
         self._closing.set()
         ended = self._planner.submit(lambda: None)
         self._planner.shutdown(wait=False)

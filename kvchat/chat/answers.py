@@ -99,6 +99,10 @@ class Answers:
             live.stop()
         return found
 
+    def close(self) -> None:
+        """Keeps no thread any more; who is told to end ends."""
+        self._threads.close()
+
     def _begin(self, chat: str, turn: int, text: str) -> LiveAnswer:
         with self._lock:
             self.refuse_if_busy(chat)

@@ -132,6 +132,7 @@ class Conversations:
         self.loading.close()
         for live in stopped:
             live.wait_ended(10)
+        self._answers.close()
         self._shelf.close()
         self._store.close()
 

@@ -21,6 +21,7 @@ class Threads:
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._num_threads = self._num_idle = 0
+        self._most_idle = MOST_IDLE
 
     def run(self, job: Callable[[], None]) -> None:
         """Returns at once. Raises RequestError where there is no thread and none can be had."""
@@ -30,6 +31,14 @@ class Threads:
             else:
                 self._num_idle -= 1
             self._jobs.put(job)
+
+    def close(self) -> None:
+        """Keeps none any more: those that wait for a job end, the others after theirs."""
+        with self._lock:
+            self._most_idle = 0
+            while self._num_idle > 0:
+                self._num_idle -= 1
+                self._jobs.put(lambda: None)
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)
@@ -46,7 +55,7 @@ class Threads:
         while True:
             self._jobs.get()()
             with self._lock:
-                if self._num_idle >= MOST_IDLE:
+                if self._num_idle >= self._most_idle:
                     self._num_threads -= 1
                     return
                 self._num_idle += 1

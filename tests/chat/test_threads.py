@@ -70,6 +70,19 @@ def test_none_waits_for_another_and_few_are_kept() -> None:
     assert threads._num_threads == MOST_IDLE
 
 
+def test_closed_it_keeps_none() -> None:
+    threads = Threads(NAME)
+    before = len(alive())
+    for _ in range(2):
+        run_and_wait(threads)
+    settled(threads, 1)
+    threads.close()
+    pause = threading.Event()
+    while len(alive()) >= before + 1 or threads._num_threads:
+        pause.wait(0.005)
+    assert run_and_wait(threads) != threading.get_ident()  # one that comes late is run
+
+
 def test_where_the_computer_refuses_one_the_job_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = Threads(NAME)
     held, ended, order = threading.Event(), threading.Event(), []

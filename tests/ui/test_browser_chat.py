@@ -192,11 +192,12 @@ def test_two_tabs_do_not_mix(looking: Looking) -> None:
 
 
 def test_a_second_tab_follows_the_same_answer(looking: Looking) -> None:
-    looking.talks.token_s = 0.02
     one = looking.open()
+    looking.talks.token_s = 0.2
     ask(one, "count to 120", wait=False)
     two = looking.open(chat=one.evaluate("kvchat.chat"))
     expect(two.locator(".kv-stop")).to_be_visible()
+    looking.talks.token_s = 0.0
     answered(two)
     assert replies(two)[0].split()[-1] == "120"
 

@@ -203,6 +203,7 @@ class Readings:
                     raise DocumentError("document_cancelled", name=reading.name)
                 if password is not None:
                     self._passwords[sha] = password
+                found = replace(found, sha256=sha)
                 self._store.add_document(*stored(found, self._path_of(sha)))
                 self._changed(sha)
             self._recognise_rest(sha, reading, found)

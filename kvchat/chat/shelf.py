@@ -1,8 +1,8 @@
 """The documents of the data folder: added, read in the background, counted, split, searched.
 
-A document is named by the hash of its bytes, so the same file twice is one. What could not be read
-is said in a sentence, before any question. Knows no chat's history; the reading itself stands in
-`chat/reading.py`.
+A document is named by the hash of its bytes, so the same file twice is one; a chat that has the
+same bytes under two names has two. What could not be read is said in a sentence, before any
+question. Knows no chat's history; the reading itself stands in `chat/reading.py`.
 """
 
 from __future__ import annotations
@@ -111,14 +111,14 @@ class Shelf:
     # --- adding and reading -----------------------------------------------------------------------
 
     def add(self, chat: str, path: Path, name: str, password: str | None = None) -> str:
-        """Copies a chat's file into the data folder and begins to read it; returns its sha256.
+        """Copies a chat's file into the data folder and begins to read it; returns its name there.
 
         Raises DocumentError where the file itself cannot be had, StoreError where the chat is gone.
         """
         shown = clean_name(name)
         with self._lock:
             try:
-                sha = self._copied(path)
+                sha = self._copied(chat, path, shown)
             except OSError as error:
                 why = error.strerror
                 raise DocumentError("document_unavailable", name=shown, why=why) from None
@@ -130,11 +130,15 @@ class Shelf:
             self.readings.begin(sha, shown, password)
             return sha
 
-    def _copied(self, path: Path) -> str:
+    def _copied(self, chat: str, path: Path, shown: str) -> str:
         with path.open("rb") as file:
-            sha = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.file_digest(file, "sha256")
             file.seek(0)
             is_pdf = b"%PDF-" in file.read(1024)
+        there = {one.document: one.name for one in self._store.chat_documents(chat)}
+        if there.get(digest.hexdigest(), shown) != shown:  # each file of a chat has its own answer
+            digest.update(shown.encode())
+        sha = digest.hexdigest()
         if not self._path(sha).is_file():
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             target = self._folder / f"{sha}{_SUFFIXES[not is_pdf]}"
@@ -314,7 +318,8 @@ class Shelf:
         }
         problem = reading.problem
         if problem is not None:
-            row["problem"] = problem.row()
+            named = problem.facts | ({"name": name} if "name" in problem.facts else {})
+            row["problem"] = type(problem)(problem.code, **named).row()
         elif reading.future.done():
             document = self.document(sha)
             row["num_pages"] = row["pages_done"] = len(document.pages)

@@ -23,7 +23,7 @@ MOST_TEXT_BYTES = 64 * MIB
 
 
 def read_divided(path: str, kind: Kind) -> Iterator[dict[str, Any]]:
-    """Raises Refused: other_kind, damaged, memory, text_too_long."""
+    """Raises Refused: not_text, other_kind, damaged, memory, text_too_long."""
     hidden: list[str] = []
     if kind == "docx":
         texts, is_paged = divided(docx_pieces(path))

@@ -14,12 +14,14 @@ _ZIP = b"PK\x03\x04"
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _HTML = re.compile(rb"<(?:!doctype\s+html|html|head|body)[\s>]", re.IGNORECASE)
 _MARKDOWN = (".md", ".markdown", ".mdown", ".mkd")
+_TEXTS = (*_MARKDOWN, ".txt", ".text", ".html", ".htm")
 _WIDE_NULS = {b"\xff\xfe", b"\xfe\xff"}
 
 
 def kind_of(head: bytes, name: str) -> Kind:
     """The kind of a file by its first `HEAD_BYTES`. `name` only parts Markdown from plain text, and
-    tells what a PDF was to be. Raises Refused: not_pdf, old_office, other_kind.
+    tells what a PDF was to be. Raises Refused: not_pdf, old_office, not_text,
+    other_kind.
     """
     lower = name.lower()
     if b"%PDF-" in head[:1024]:
@@ -30,6 +32,8 @@ def kind_of(head: bytes, name: str) -> Kind:
         raise Refused("old_office")
     if head.startswith(_ZIP):
         return "docx"  # whether it is one is seen when it is opened
+    if _is_binary(head) and lower.endswith(_TEXTS):
+        raise Refused("not_text")
     if _is_binary(head) or head.startswith(b"{\\rtf"):
         raise Refused("other_kind")
     if _HTML.search(_narrow(head)[:2048]):

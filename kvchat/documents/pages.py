@@ -65,7 +65,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class ReadDocument:
-    """A document as it was read. `sha256` names it: the same bytes are the same document.
+    """A document as it was read. `sha256` names it: of its bytes, or of these and its file name.
 
     `attachments`: names of files inside it, which are not read. `is_divided`: the file has no pages
     of its own, and a "page" is a part of about `divide.PART_CHARACTERS`. `num_missing`: pages that

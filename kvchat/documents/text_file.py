@@ -24,10 +24,10 @@ _ODD = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f\ufffd\ue000-\uf8ff]")
 
 
 def decoded(raw: bytes) -> str:
-    """The text of a file. Raises Refused `other_kind` for bytes that are no text."""
+    """The text of a file. Raises Refused `not_text` for bytes that are no text."""
     text = raw.decode(encoding_of(raw), "replace")
     if len(_ODD.findall(text)) > _MOST_ODD * max(len(text), 50):
-        raise Refused("other_kind")
+        raise Refused("not_text")
     return text
 
 

@@ -85,6 +85,21 @@ def test_a_chat_with_nothing_but_an_unreadable_file_still_answers(
     assert conversations.history(chat)[0].documents == ()
 
 
+def test_each_of_two_empty_files_is_told_of_by_its_own_name(start: Start, tmp_path: Path) -> None:
+    conversations = start()
+    chat, other = conversations.new_chat(), conversations.new_chat()
+    names = ["empty.txt", "empty-0bytes.pdf"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+        conversations.add_document(chat, tmp_path / name, name)
+    conversations.wait_documents(chat)
+    conversations.add_document(other, tmp_path / names[1], names[1])
+    told = [row.problem for row in conversations.wait_documents(chat)]
+    assert [one and (one["code"], one["facts"]["name"]) for one in told] == [
+        ("document_empty", name) for name in names
+    ]
+
+
 def test_an_unreadable_file_goes_with_its_chat(start: Start, tmp_path: Path) -> None:
     """A file that was never read is in the data folder all the same, until nobody has it."""
     conversations = start()
@@ -261,15 +276,20 @@ def test_a_document_added_in_mid_chat_stands_in_that_turn(start: Start, tmp_path
     assert "a.pdf" not in prompt_text(conversations)
 
 
-def test_the_same_file_twice_is_one_document(start: Start, tmp_path: Path) -> None:
+def test_the_same_file_is_one_document_and_under_two_names_two_of_a_chat(
+    start: Start, tmp_path: Path
+) -> None:
     conversations = start()
     chat, other = conversations.new_chat(), conversations.new_chat()
     pdf(tmp_path / "a.pdf", *FACTS)
     (tmp_path / "copy.pdf").write_bytes((tmp_path / "a.pdf").read_bytes())
     first = conversations.add_document(chat, tmp_path / "a.pdf", "a.pdf")
-    assert conversations.add_document(chat, tmp_path / "copy.pdf", "copy.pdf") == first
-    conversations.add_document(other, tmp_path / "copy.pdf", "copy.pdf")
-    assert [row.name for row in conversations.documents(chat)] == ["a.pdf"]
+    assert conversations.add_document(chat, tmp_path / "a.pdf", "a.pdf") == first
+    second = conversations.add_document(chat, tmp_path / "copy.pdf", "copy.pdf")
+    assert conversations.add_document(chat, tmp_path / "copy.pdf", "copy.pdf") == second
+    assert conversations.add_document(other, tmp_path / "copy.pdf", "copy.pdf") == first
+    assert [row.name for row in conversations.wait_documents(chat)] == ["a.pdf", "copy.pdf"]
+    conversations.remove_document(chat, second)
     answered(conversations.ask(chat, "When does the pump run?"))
     assert prompt_text(conversations).count("<document") == 1
     shared = answered(conversations.ask(other, "When does the pump run?"))

@@ -151,7 +151,7 @@ def test_the_same_file_twice_is_one_and_other_kinds_are_documents_too(opened, tm
     notes = tmp_path / "notes.md"
     notes.write_text("# Heading\n\nwords below it\n")
     sha = talks.add_document(chat, notes, "notes.md")
-    assert talks.add_document(chat, notes, "copy.md") == sha
+    assert talks.add_document(chat, notes, "notes.md") == sha
     (row,) = talks.wait_documents(chat)
     assert (row.name, row.kind, row.problem) == ("notes.md", "markdown", None)
     assert row.notes == []  # one part needs no division

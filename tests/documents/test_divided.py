@@ -100,7 +100,7 @@ def test_markdown_is_kept_and_cut_at_its_headings_alone(tmp_path):
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path):
-    assert refused(file(tmp_path, "a.txt", bytes(range(256)) * 9)) == "document_other_kind"
+    assert refused(file(tmp_path, "a.txt", bytes(range(256)) * 9)) == "document_not_text"
     assert refused(file(tmp_path, "a.txt", b"{\\rtf1 hello}")) == "document_other_kind"
     assert refused(file(tmp_path, "a.txt", b"  \n\n \n")) == "document_blank"
 

@@ -228,13 +228,8 @@ def _before_loading(budget: int | None) -> dict[str, Any]:
 
 def _load_row(worker: Worker) -> dict[str, Any]:
     """How far loading is: stage, bytes of all bytes, seconds."""
-    progress = worker.progress
+    progress, s = worker.progress, time.monotonic() - worker.load_began_s
     if progress is None:
-        began_s = worker.load_began_s
-        return {"stage": "start", "bytes": 0, "of": 0, "s": time.monotonic() - began_s}
-    return {
-        "stage": progress.stage,
-        "bytes": progress.done_bytes,
-        "of": progress.total_bytes,
-        "s": progress.s,
-    }
+        return {"stage": "start", "bytes": 0, "of": 0, "s": s}
+    done, of = progress.done_bytes, progress.total_bytes
+    return {"stage": progress.stage, "bytes": done, "of": of, "s": s}

@@ -277,13 +277,14 @@ class Engine:
             before = stored((), "disk")
             yield Took(entry("drop_file", arguments, "damaged_file", 0, None, before=before))
         if found is not None:
+            formats = [str(pair) for pair in found.formats]
             arguments = {
                 "tokens": found.num_tokens,
                 "size": format_size(found.num_bytes),
-                "formats": str(found.formats),
+                "formats": " + ".join(formats),
                 "s": f"{found.s:.2f}",
             }
-            before, after = (stored([str(found.formats)], tier) for tier in ("disk", "device"))
+            before, after = (stored(formats, tier) for tier in ("disk", "device"))
             yield Took(entry("restore", arguments, "on_disk", 0, None, before=before, after=after))
 
     def _lost(self, text: Text) -> Iterator[Took]:

@@ -199,9 +199,11 @@ class Worker:
             if self._wanted is None:
                 self._loaded.set()
 
+    def _begin_load(self) -> None:
+        self.progress, self.load_began_s, self._stage = None, time.monotonic(), "loading"
+
     def _open_engine(self, load: Load) -> None:
-        self._stage, self.progress = "loading", None
-        self.load_began_s = time.monotonic()
+        self._begin_load()
         self.error = None
         try:
             self.engine = load(self._on_progress, self._cancel_load)
@@ -247,7 +249,9 @@ class Worker:
         """Gives back all that the engine holds."""
         engine, self.engine, self.frame = self.engine, None, None
         assert engine is not None
-        self._stage = "loading" if self._wanted else "unloaded"
+        self._stage = "unloaded"
+        if self._wanted:
+            self._begin_load()
         self._close(engine)
         if self._closing:
             return

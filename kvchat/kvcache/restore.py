@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from kvchat.device.oom import is_out_of_memory
-from kvchat.kvcache.blocks import FP, Block, HotWindow, chain
+from kvchat.kvcache.blocks import Block, HotWindow, chain
 from kvchat.kvcache.kv_file import Damaged, KVFileReader, Stored
 from kvchat.kvcache.kv_table import KVTable
 from kvchat.kvcache.pool import Pool, PoolFull
 from kvchat.kvcache.prefix_index import IdleTail, num_common
-from kvchat.memory.formats import BLOCK_TOKENS, lower_of
+from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class _Tail:
 
 
 class Loading:
-    """One prompt. After `run`: `num_bytes` loaded, their lowest `formats`, the `files` that they
-    came from, and those found `damaged` or `gone`.
+    """One prompt. After `run`: `num_bytes` loaded as they lie in the pool, the `formats` that they
+    lie in, the `files` that they came from, and those found `damaged` or `gone`.
     """
 
     def __init__(self, pool: Pool, table: KVTable, folder: Path, token_ids: Ids[int]) -> None:
         self.num_bytes = 0
-        self.formats = FP
+        self.formats: set[FormatPair] = set()
         self.files: list[str] = []
         self.damaged: list[str] = []
         self.gone: list[str] = []
@@ -225,6 +225,6 @@ class Loading:
 
     def _count(self, name: str, stored: Stored, num_bytes: int) -> None:
         self.num_bytes += num_bytes
-        self.formats = lower_of(self.formats, lower_of(stored.pair, stored.over))
+        self.formats.add(stored.pair)
         if name not in self.files:
             self.files.append(name)

@@ -62,14 +62,14 @@ class DiskPlace:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What came from the disk: tokens that are now in the pool, bytes of blocks, seconds, the
-    lowest formats.
+    """What came from the disk: tokens that are now in the pool, bytes as they lie there, seconds,
+    the formats that they lie in.
     """
 
     num_tokens: int
     num_bytes: int
     s: float
-    formats: FormatPair
+    formats: tuple[FormatPair, ...]
 
 
 class DiskTier:
@@ -345,7 +345,8 @@ class DiskTier:
         self._writer.post(lambda: self._used(chat, loading.files))
         gained = self._match(token_ids) - before
         s = time.perf_counter() - began
-        return Restored(max(0, gained), loading.num_bytes, s, loading.formats)
+        formats = tuple(sorted(loading.formats, key=str))
+        return Restored(max(0, gained), loading.num_bytes, s, formats)
 
     def _used(self, chat: str, files: list[str]) -> None:
         self._folder.note(chat, files)

@@ -165,8 +165,7 @@ def _described(
     notices = () if template else ("notice.plain_template",)
     if name == builtin().name and not catalog()[name].serves_korean:
         notices = ("notice.english_only", *notices)
-    report.begin("ready", measured)
-    report.add(measured)
+    report.begin("prepare", 0)
     return LoadedModel(
         name=name,
         model=model,

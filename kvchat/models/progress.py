@@ -4,22 +4,20 @@ Knows nothing of models: the steps say what they are about to do and what they h
 """
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Stage = Literal["unpack", "convert", "weights", "ready"]
+Stage = Literal["unpack", "convert", "weights", "prepare"]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """`done_bytes` of the stage's `total_bytes`; `s` since loading began."""
+    """`done_bytes` of the stage's `total_bytes`; 0 of 0 where nothing of it is counted."""
 
     stage: Stage
     done_bytes: int
     total_bytes: int
-    s: float
 
 
 def silent(progress: LoadProgress) -> None:
@@ -39,7 +37,6 @@ class Report:
         self._tell = tell
         self._cancel = cancel or threading.Event()
         self._lock = threading.Lock()
-        self._started_s = time.monotonic()
         self._stage: Stage = "weights"
         self._done = self._total = 0
 
@@ -54,5 +51,4 @@ class Report:
             raise Cancelled
         with self._lock:
             self._done += num_bytes
-            elapsed_s = time.monotonic() - self._started_s
-            self._tell(LoadProgress(self._stage, self._done, self._total, elapsed_s))
+            self._tell(LoadProgress(self._stage, self._done, self._total))

@@ -121,7 +121,7 @@ def held_back(monkeypatch: pytest.MonkeyPatch, path: Path) -> threading.Event:
 
     def waiting(ref: str, **about: Any) -> Any:
         if ref == str(path):
-            about["progress"](LoadProgress("weights", 3, 9, 0.5))
+            about["progress"](LoadProgress("weights", 3, 9))
             while not gate.wait(0.02):
                 if about["cancel"].is_set():
                     raise ModelError("load_cancelled")

@@ -111,6 +111,12 @@ def test_what_is_kept_in_less_goes_on_over_what_was_kept(
     ids = random_ids(700, 22)
     first = answer_and_stop(open_on("llama", INT8, storing), ids)
     longer = (*ids, *first.ids, *random_ids(9, 2))
+    told = open_on("llama", INT8, storing)
+    assert told.disk is not None
+    restored = told.disk.restore(longer)
+    assert restored is not None
+    assert {str(pair) for pair in restored.formats} == {"fp/fp", str(INT8 if seal == FP else seal)}
+    assert restored.num_bytes == told.pool.idle_bytes
     engine = open_on("llama", INT8, storing)
     again, took = answer(engine, longer)
     assert took == ["restore"]

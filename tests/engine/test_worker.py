@@ -17,6 +17,7 @@ from kvchat.engine.limits import Limits
 from kvchat.engine.worker import Load, Worker
 from kvchat.errors import ModelError
 from kvchat.models.load import load_model
+from kvchat.models.progress import LoadProgress
 from kvchat.settings import RUNGS
 from kvchat.units import GIB
 from tests.engine.test_engine import MakeEngine, random_ids, request
@@ -241,11 +242,23 @@ def own(tmp_path: Path) -> Callable[[int], Load]:
 def test_another_engine_is_loaded_and_answers(
     make_worker: MakeWorker, own: Callable[[int], Load]
 ) -> None:
-    worker = make_worker(own(1))
+    def told(progress: Callable[[LoadProgress], None], cancel: object) -> Engine:
+        seen.append(worker.progress)  # nothing of the loading before
+        progress(LoadProgress("prepare", 0, 0))
+        return own(7)(progress, cancel)
+
+    worker, seen = make_worker(own(1)), list[LoadProgress | None]()
     first = worker.wait_ready(60)
-    worker.change(own(7))
+    worker.change(told)
     second = worker.wait_ready(60)
     assert second is not first
+    close = second.close
+    second.close = lambda: (seen.append(worker.progress), close())[1]  # type: ignore[method-assign]
+    worker.change(own(1))
+    worker.wait_ready(60)
+    assert seen == [None, None], (
+        "what is told is of this loading, also while the model is let go of"
+    )
     assert isinstance(Asked(worker, request(random_ids(30, 3))).ended(), Done)
 
 

@@ -121,7 +121,7 @@ class StandIn:
     def _load(self) -> dict[str, Any]:
         s = time.monotonic() - self._begun_s
         share = min(1.0, s / self._load_s) if self._load_s else 1.0
-        step = "weights" if share < 1 else "ready"
+        step = "weights" if share < 1 else "prepare"
         return {"stage": step, "bytes": int(WEIGHTS * share), "of": WEIGHTS, "s": s}
 
     def _tokens(self, node: Node) -> int:

@@ -92,10 +92,13 @@ def test_turns_left_out_are_read_again_from_the_card(looking: Looking) -> None:
     for _ in range(4):
         ask(page, "count to 15")
     chat = page.evaluate("kvchat.chat")
+    looking.talks.fail_next = OutOfMemory("undo_no_room", tokens=1200, capacity=200)
     looking.talks.record(
         chat, "truncate_turns", "prompt_too_long", 0, turns=[1, 2], num_turns=2, tokens=90
     )
     box = page.locator(".kv-memory-card")
+    expect(box.get_by_role("button", name="Read again (no room now)")).to_be_visible()
+    looking.talks.budget = 6144 * MIB  # then something else fits: it is asked for again
     expect(box).to_contain_text("Turns 1–2 no longer fit: the model does not see them.")
     again = box.get_by_role("button", name="Read again (1,200 tokens, about 4.2 s)")
     again.click()

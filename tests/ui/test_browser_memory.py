@@ -91,14 +91,26 @@ def test_the_bar_gives_its_numbers_to_the_keyboard(looking: Looking) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lang", "name", "nameless", "age"),
+    ("lang", "name", "nameless", "age", "over"),
     [
-        ("en", "What is in memory", "program 42", "has not answered for 7.0 s"),
-        ("ko", "메모리에 있는 것", "프로그램 42", "장치가 7.0초째 답하지 않아"),
+        (
+            "en",
+            "What is in memory",
+            "program 42",
+            "has not answered for 7.0 s",
+            "of 3.50 GiB, .* over the budget: makes room",
+        ),
+        (
+            "ko",
+            "메모리에 있는 것",
+            "프로그램 42",
+            "장치가 7.0초째 답하지 않아",
+            "/ 3.50 GiB, 예산을 .* 넘음",
+        ),
     ],
 )
 def test_what_is_in_memory_is_a_table_that_sums(
-    looking: Looking, lang: str, name: str, nameless: str, age: str
+    looking: Looking, lang: str, name: str, nameless: str, age: str, over: str
 ) -> None:
     looking.talks.programs = [GAME, NAMELESS]
     page = looking.open(lang)
@@ -118,6 +130,12 @@ def test_what_is_in_memory_is_a_table_that_sums(
         "kvchat.emit('frame', {...kvchat.frame, device: {...kvchat.frame.device, age_s: 7}})"
     )
     expect(table.locator(".kv-hint")).to_contain_text(age)
+    looking.talks.budget = 3584 * MIB  # lowered while more than that is held
+    track = page.locator(".kv-track")
+    expect(track).to_have_attribute("aria-label", re.compile(over))
+    shown = page.locator(".kv-track .kv-seg")
+    widths = "(all) => all.reduce((sum, one) => sum + parseFloat(one.style.width), 0)"
+    assert abs(shown.evaluate_all(widths) - 100) < 0.1
     page.mouse.click(5, 500)
     expect(table).to_be_hidden()
 

@@ -58,11 +58,14 @@
     const sum = (list) => list.reduce((total, part) => total + part.bytes, 0);
     // A budget far below the device's size: the bar is the budget, or nothing of it would be seen.
     const small = device.budget && device.budget < 0.6 * (device.total ?? 0);
+    // A budget that was lowered binds from the next step on: until then more may be held than it allows.
+    const held = sum(own) + sum(kv);
+    const over = device.budget ? Math.max(0, held - device.budget) : 0;
     if (small) {
-      const left = Math.max(0, device.budget - sum(own) - sum(kv));
+      const left = Math.max(0, device.budget - held);
       const free = Math.min(left, device.free ?? left);
       const parts = [...own, ...kv, { key: "free", bytes: free }, { key: "taken", bytes: left - free }];
-      return { parts: labelled(parts, frame), of: device.budget, small, headroom: 0, free };
+      return { parts: labelled(parts, frame), of: device.budget + over, limit: device.budget, over, small, headroom: 0, free };
     }
     const runtime = { key: "runtime", bytes: frame.runtime_bytes ?? 0, field: "runtime_bytes" };
     const others = { key: "other", bytes: device.other_processes ?? 0, field: "other_processes" };
@@ -70,7 +73,8 @@
     const found = [others, own[0], runtime, own[1], ...kv];
     const residue = { key: "residue", bytes: (device.total ?? 0) - sum(found) - free.bytes };
     found.push(residue.bytes > 0 ? residue : { key: "residue", bytes: 0 }, free);
-    return { parts: labelled(found, frame), of: device.total || sum(found) || 1, small, headroom: device.headroom ?? 0, free: free.bytes };
+    const of = device.total || sum(found) || 1;
+    return { parts: labelled(found, frame), of, limit: of, over, small, headroom: device.headroom ?? 0, free: free.bytes };
   };
   const labelled = (parts, frame) =>
     parts.map((part) => ({
@@ -134,8 +138,8 @@
       drawLegend(legend, drawn, frame);
       const used = drawn.of - drawn.free;
       const device = frame.kv?.device_bytes ?? 0;
-      K.put(total, K.say(drawn.small ? "ui.bar.of_budget" : "ui.bar.of_device", { used: K.size(used), of: K.size(drawn.of) }));
-      K.put(free, K.say("ui.bar.left", { free: K.size(drawn.free) }));
+      K.put(total, K.say(drawn.small ? "ui.bar.of_budget" : "ui.bar.of_device", { used: K.size(used), of: K.size(drawn.limit) }));
+      K.put(free, drawn.over ? K.say(K.notes.live ? "ui.bar.over.step" : "ui.bar.over.question", { over: K.size(drawn.over) }) : K.say("ui.bar.left", { free: K.size(drawn.free) }));
       K.put(kv, K.say("ui.bar.kv.share", { bytes: K.size(device), percent: K.number((device / drawn.of) * 100, device < 0.1 * drawn.of ? 1 : 0) }));
       K.put(room, K.roomSaid(frame));
       room.title = frame.fits ? K.fitsSaid(frame.fits) : "";

@@ -118,7 +118,8 @@
       K.say(part.estimated ? "ui.held.estimated" : "ui.held.measured"),
     ]);
     K.fillRows(parts.rows, rows);
-    K.fillRows(parts.foot, [[K.say(drawn.small ? "ui.held.budget" : "ui.held.device"), K.size(drawn.of), "100 %", ""]]);
+    const whole = drawn.small ? (drawn.over ? "ui.held.used" : "ui.held.budget") : "ui.held.device";
+    K.fillRows(parts.foot, [[K.say(whole, { budget: K.size(drawn.limit) }), K.size(drawn.of), "100 %", ""]]);
     const programs = programsOf(frame);
     K.fillRows(parts.programs, programs.map((one) => [one.name, one.size]));
     K.show(parts.list, programs.length > 0);

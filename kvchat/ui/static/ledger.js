@@ -6,7 +6,7 @@
 
   const facts = (entry) => ({
     ...entry.arguments,
-    formats: K.format(entry.arguments?.formats ?? ""),
+    formats: (entry.arguments?.formats ?? "").split(" + ").map(K.format).join(" + ") || "…", // older entries name none
     turns: K.ranges(entry.arguments?.turns ?? entry.turns ?? []),
     bytes: K.size(entry.bytes_measured ?? entry.bytes_predicted ?? 0),
     bytes_measured: K.size(entry.bytes_measured ?? 0),

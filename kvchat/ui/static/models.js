@@ -13,6 +13,7 @@
       const { stage, load = {} } = K.frame?.runtime ?? {};
       K.show(element, stage === "loading");
       if (stage !== "loading") return;
+      K.show(cancel, load.stage !== "prepare"); // that is not called off any more
       const step = K.say(`ui.load.${load.stage ?? "start"}`);
       const part = load.of ? K.say("ui.load.part", { done: K.size(load.bytes ?? 0), of: K.size(load.of) }) : "";
       K.put(words, [step, part, load.s ? K.seconds(load.s) : ""].filter(Boolean).join(" · "));

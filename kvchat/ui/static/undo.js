@@ -58,7 +58,8 @@
   const fill = (place) => {
     const entry = entryOf(place);
     const state = standing(entry);
-    if (state === "offered" && !known(entry) && place.offsetParent) ask(entry);
+    const found = known(entry);
+    if (state === "offered" && (!found || isOld(found)) && place.offsetParent) ask(entry);
     const key = `${entry?.number}/${state}/${state === "offered" ? (known(entry)?.text ?? "") : ""}`;
     if (place.kvKey === key) return;
     place.kvKey = key;
@@ -78,9 +79,13 @@
     return s === null ? K.say("ui.undo.cost", { tokens }) : K.say("ui.undo.cost.s", { tokens, s: K.seconds(s) });
   };
 
-  // What it costs stands on the button before it is pressed. It is asked for once a turn and entry, one
-  // after the other, for planning takes a moment; not while an answer is made.
+  // What it costs stands on the button before it is pressed. It is asked for once a turn and entry, and
+  // again when something else fits, one after the other, for planning takes a moment; not while an
+  // answer is made.
+  const AGAIN_MS = 1000; // what others use moves what fits: not at every frame
   const costs = new Map();
+  const room = () => JSON.stringify([K.frame?.device?.budget, K.frame?.fits]);
+  const isOld = (found) => found.room !== room() && performance.now() - found.at > AGAIN_MS;
   const place = (entry) => `${K.chat}/${entry.number}/${K.notes.turns.length + K.notes.earlier}`;
   const known = (entry) => (entry ? costs.get(place(entry)) : undefined);
   let queue = Promise.resolve();
@@ -89,18 +94,19 @@
     if (K.notes.live || !K.online || waiting > 3) return;
     waiting += 1;
     const key = place(entry);
-    costs.set(key, { text: "" });
+    const told = { text: costs.get(key)?.text ?? "", room: room(), at: performance.now() };
+    costs.set(key, told);
     if (costs.size > 200) costs.delete(costs.keys().next().value);
     queue = queue.then(async () => {
       const found = await K.call("undo_cost", { chat: K.chat, entry: entry.number });
       waiting -= 1;
       if (found.error) {
         // why, is said in full when it is pressed
-        if (found.error.code?.startsWith("undo_no_room")) costs.set(key, { text: K.say("ui.undo.no_room") });
+        told.text = found.error.code?.startsWith("undo_no_room") ? K.say("ui.undo.no_room") : "";
         return K.drawUndo();
       }
       const s = found.s === null || found.s === undefined ? "" : `, ${K.say("ui.about", { s: K.seconds(found.s) })}`;
-      costs.set(key, { text: found.tokens ? K.say("ui.figures.tokens", { tokens: found.tokens }) + s : K.say("ui.undo.nothing_read") });
+      told.text = found.tokens ? K.say("ui.figures.tokens", { tokens: found.tokens }) + s : K.say("ui.undo.nothing_read");
       K.drawUndo();
     });
   };

@@ -11,7 +11,7 @@ from kvchat.chat.admit import Admitted, admission_entries
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.asked_back import came_back
 from kvchat.chat.citing import Cite
-from kvchat.chat.marks import Marks, held_better, marks, marks_of
+from kvchat.chat.marks import Marks, formats_of, held_better, marks, marks_of, read_anew
 from kvchat.chat.reasoning import masked
 from kvchat.chat.sources import pages_brought
 from kvchat.errors import KVChatError
@@ -130,21 +130,28 @@ class KeepInChat:
         generation = Generation("", tuple(ids), reason, figures, citations, self._model, now)
         self._store.finish_draft(self._chat, text, generation)
         self._when_kept()
-        self._tell_what_is_held_better()
+        self._tell_what_is_held_better(figures.get("reused_tokens", 0))
 
-    def _tell_what_is_held_better(self) -> None:
+    def _tell_what_is_held_better(self, reused_tokens: int) -> None:
         """What was read again, or found in a better copy, is marked no longer."""
         found = marks_of(self._store, self._chat)
-        better = held_better(found, self._live.frame.get("spans", ()))
-        turns = tuple(one for one in better if one not in found.documents)
-        documents = [pages(one) for one in better if one in found.documents]
-        about = {"num_turns": len(turns)}
-        rows = [entry("held_better", about, "read_anew", 0, None, turns)] if turns else []
-        if documents:
-            code = "documents_held_better"
-            rows.append(entry(code, {}, "read_anew", 0, None, documents=documents))
-        for row in rows:
-            self._live.add({"type": "took", **self.took(row)})
+        spans = list(self._live.frame.get("spans", ()))
+        better = held_better(found, spans)
+        read = read_anew(spans, reused_tokens)
+        for reason, is_read in (("read_anew", True), ("better_copy", False)):
+            names = [one for one in better if (one in read) == is_read]
+            turns = tuple(one for one in names if one not in found.documents)
+            documents = [pages(one) for one in names if one in found.documents]
+            rows = []
+            if turns:
+                about = {"num_turns": len(turns), "formats": formats_of(spans, turns)}
+                rows.append(entry("held_better", about, reason, 0, None, turns))
+            if documents:
+                about = {"formats": formats_of(spans, names)}
+                code = "documents_held_better"
+                rows.append(entry(code, about, reason, 0, None, documents=documents))
+            for row in rows:
+                self._live.add({"type": "took", **self.took(row)})
 
     def failed(self, error: KVChatError) -> None:
         """A question may stay without any reply: the ledger is what can say why."""

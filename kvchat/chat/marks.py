@@ -94,6 +94,24 @@ def held_better(found: Marks, spans: Iterable[Mapping[str, Any]]) -> tuple[str, 
     )
 
 
+def read_anew(spans: Iterable[Mapping[str, Any]], reused_tokens: int) -> frozenset[str]:
+    """The spans of which something was read for this answer: what it reused is the text's
+    beginning.
+    """
+    found, stop = set[str](), 0
+    for span in spans:
+        stop += span["tokens"]
+        if stop > reused_tokens:
+            found.add(span["name"])
+    return frozenset(found)
+
+
+def formats_of(spans: Iterable[Mapping[str, Any]], names: Collection[str]) -> str:
+    """All pairs in which the spans of these names are held."""
+    found = {pair for span in spans if span["name"] in names for pair in span["formats"]}
+    return " + ".join(sorted(found))
+
+
 def _is_better(pair: str, than: str | None) -> bool:
     if than is None:
         return True

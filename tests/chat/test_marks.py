@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 from kvchat.chat.asked_back import asked_back, came_back
-from kvchat.chat.marks import Marks, held_better, marks
+from kvchat.chat.marks import Marks, formats_of, held_better, marks, read_anew
 from kvchat.chat.undo import offered, read_tokens_per_s
 from kvchat.planner.ledger import pages
 from kvchat.store.records import LedgerEntry
@@ -85,6 +85,10 @@ def test_a_frame_says_what_is_held_better() -> None:
         span("e", "device", "fp/fp"),  # nothing was done to it
     ]
     assert held_better(found, spans) == ("a", "d")
+    assert formats_of(spans, ("a", "d")) == "fp/fp + int8/int8"
+    sized = [one | {"tokens": 10} for one in spans]
+    assert read_anew(sized, 20) == {"c", "d", "e"}
+    assert read_anew(sized, 21) == {"c", "d", "e"}, "the rest of it was"
     assert held_better(Marks(formats={"a": "int4/int4"}), [span("a", None)]) == ()
     holes = [span("a", "device", "fp/fp", evicted=64), span("b", "device", "fp/fp")]
     assert held_better(Marks(evicted=frozenset("ab")), holes) == ("b",)

@@ -117,6 +117,9 @@ def test_what_was_compressed_is_held_as_computed_again(
     spans = conversations.frame(chat)["turns"]
     assert {pair for span in spans for pair in span["formats"]} == {"fp/fp"}
     assert conversations.frame(chat)["marks"] == []
+    better = rows(conversations, chat, "held_better")[-1]
+    assert better["arguments"]["formats"] == "fp/fp"
+    assert better["reason"] == ("better_copy" if keep_originals else "read_anew")
     assert conversations.frame(chat)["undo"] == {"offered": [], "asked": []}
     last = answered(conversations.ask(chat, "And what next?"))
     fresh = start()

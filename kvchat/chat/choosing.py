@@ -79,8 +79,14 @@ class Choosing:
         again = ReadAgain(self._store, chat, there, self._counter(engine))
         costs, found, taken = engine.costs, list[dict[str, Any]](), 0
 
-        def size(tokens: int) -> int:
+        def blocks(tokens: int) -> int:
             return costs.blocks_bytes(tokens + costs.storing.hot_tokens, settings.prefill_chunk)
+
+        def size(tokens: int) -> int:
+            """A block that is full in part counts in part: its rest is the text's that follows."""
+            rest = tokens % BLOCK_TOKENS
+            full = blocks(tokens - rest)
+            return full + (blocks(tokens - rest + BLOCK_TOKENS) - full) * rest // BLOCK_TOKENS
 
         for one in decided_next(there, self._shelf, settings, engine):
             searched = min(passages, one.tokens)

@@ -43,7 +43,9 @@
     if (frame.spans?.length || !K.chat || !K.notes.turns.length) return null;
     if (frame.kv?.chat_bytes) return { where: "kept", bytes: frame.kv.chat_bytes };
     const bytes = rows.find((row) => row.id === K.chat)?.disk_bytes;
-    return bytes ? { where: "disk", bytes } : { where: "gone", bytes: 0 };
+    if (bytes) return { where: "disk", bytes };
+    const isNews = K.notes.live || !K.notes.turns.some((note) => note.answered); // it is being read, or never was
+    return isNews ? null : { where: "gone", bytes: 0 };
   };
   // A span names a document by its hash; people know it by its file name.
   K.name = (document) => K.documentNames?.[document] ?? K.say("ui.bar.document");
@@ -93,13 +95,14 @@
   };
 
   // How much more text fits, in words; the second figure is of this model's own tokenizer.
-  K.roomSaid = (frame) => {
+  K.roomSaid = (frame) => roomParts(frame).filter(Boolean).join(" ");
+  const roomParts = (frame) => {
     const left = K.capacity(frame)?.left;
-    if (left === undefined) return "";
-    if (left <= 0) return K.say("ui.bar.room.none");
+    if (left === undefined) return ["", ""];
+    if (left <= 0) return [K.say("ui.bar.room.none"), ""];
     const said = K.say("ui.bar.room", { tokens: left });
     const hangul = K.lang === "ko" && frame.hangul_per_token ? roughly(left * frame.hangul_per_token) : 0;
-    return hangul ? `${said} ${K.say("ui.bar.hangul", { chars: hangul })}` : said;
+    return [said, hangul ? K.say("ui.bar.hangul", { chars: hangul }) : ""];
   };
   // Two digits are as exact as a sample makes it.
   const roughly = (count) => {
@@ -111,7 +114,9 @@
     const total = K.el("span", { class: "kv-bar-total" });
     const free = K.el("span", { class: "kv-muted" });
     const kv = K.el("span", { class: "kv-bar-kv" });
-    const room = K.el("strong", { class: "kv-bar-room" });
+    const tokens = K.el("span");
+    const letters = K.el("span", { class: "kv-bar-letters" });
+    const room = K.el("strong", { class: "kv-bar-room" }, tokens, " ", letters);
     const track = K.el("div", { class: "kv-track", role: "img", tabindex: "0" });
     const lane = K.el("div", { class: "kv-lane", "aria-hidden": "true" });
     const line = K.el("div", { class: "kv-headroom" });
@@ -135,15 +140,15 @@
       drawSegments(track, segments, drawn.parts, drawn.of);
       drawSegments(lane, onHost, hostParts(frame), drawn.of);
       drawLine(line, drawn);
-      drawLegend(legend, drawn, frame);
+      drawLegend(legend, drawn, frame, (part) => segments.get(part.key)?.kvIsSaid);
       const used = drawn.of - drawn.free;
       const device = frame.kv?.device_bytes ?? 0;
       K.put(total, K.say(drawn.small ? "ui.bar.of_budget" : "ui.bar.of_device", { used: K.size(used), of: K.size(drawn.limit) }));
       K.put(free, drawn.over ? K.say(K.notes.live ? "ui.bar.over.step" : "ui.bar.over.question", { over: K.size(drawn.over) }) : K.say("ui.bar.left", { free: K.size(drawn.free) }));
       K.put(kv, K.say("ui.bar.kv.share", { bytes: K.size(device), percent: K.number((device / drawn.of) * 100, device < 0.1 * drawn.of ? 1 : 0) }));
-      K.put(room, K.roomSaid(frame));
+      roomParts(frame).forEach((text, at) => K.put([tokens, letters][at], text));
       room.title = frame.fits ? K.fitsSaid(frame.fits) : "";
-      const label = [total, free, kv, room].map((one) => one.textContent).join(", ");
+      const label = [total, free, kv, room].map((one) => one.textContent.trim()).join(", ");
       if (track.getAttribute("aria-label") !== label) track.setAttribute("aria-label", label);
       tip();
     });
@@ -156,6 +161,7 @@
 
   const drawSegments = (track, segments, parts, of) => {
     const seen = new Set();
+    const width = track.clientWidth;
     let place = 0;
     for (const part of parts) {
       if (part.bytes <= 0) continue;
@@ -167,7 +173,7 @@
       }
       if (track.children[place] !== segment) track.insertBefore(segment, track.children[place] ?? null);
       place += 1;
-      paint(segment, part, (part.bytes / of) * 100);
+      paint(segment, part, (part.bytes / of) * 100, width);
     }
     for (const [key, segment] of segments) {
       if (seen.has(key)) continue;
@@ -176,7 +182,7 @@
     }
   };
   const onHost = (span) => span?.tier === "host" || span?.tier === "mixed";
-  const paint = (segment, part, percent) => {
+  const paint = (segment, part, percent, room) => {
     const width = `${percent.toFixed(3)}%`;
     if (segment.style.width !== width) segment.style.width = width;
     const isTurn = part.span?.kind === "turn" || part.key.startsWith("t") && part.span;
@@ -190,6 +196,16 @@
     segment.kvPart = part;
     const shown = percent > 9 && !part.span ? `${part.label} ${K.size(part.bytes)}` : percent > 2 ? (part.short ?? "") : "";
     K.put(segment.firstChild, percent > 4 && part.span && part.key[0] !== "t" ? part.label : shown);
+    fit(segment, part, [segment.textContent, width, room].join());
+  };
+  // A figure that would be cut is left to the legend; of a document's name the beginning is enough.
+  const fit = (segment, part, key) => {
+    if (segment.kvFit === key) return;
+    segment.kvFit = key;
+    const words = segment.firstChild;
+    words.hidden = false;
+    words.hidden = !part.span && words.scrollWidth > words.clientWidth;
+    segment.kvIsSaid = Boolean(words.textContent) && !words.hidden;
   };
   // One colour, or bands in proportion where a turn is held in several formats.
   K.fill = (formats) => {
@@ -212,11 +228,11 @@
     if (share <= 0) return;
     line.style.width = `${(share * 100).toFixed(3)}%`;
   };
-  const drawLegend = (legend, drawn, frame) => {
+  const drawLegend = (legend, drawn, frame, isShown) => {
     const rows = new Map();
     for (const part of drawn.parts) {
       if (part.bytes <= 0 || part.key === "free") continue;
-      const isSaid = part.bytes / drawn.of > 0.09 && !["idle", "chats", "hot", "slack"].includes(part.key);
+      const isSaid = isShown(part) && !["idle", "chats", "hot", "slack"].includes(part.key);
       if (isSaid && !part.span && !part.field) continue; // by the bar
       const key = ["hot", "slack", "library"].includes(part.key) ? "slack" : part.key; // one kind of room
       const known = rows.get(key)?.bytes ?? 0;

@@ -16,20 +16,27 @@
       }
     return [...found.values()];
   };
-  K.citations = (list) => {
+  // Before there is an answer nothing is confirmed or not: pages are only what came along.
+  K.citations = (list, isAnswered) => {
     const matched = list.some((cite) => cite.support === "matched");
+    const code = matched ? "ui.cites" : isAnswered ? "ui.cites.unconfirmed" : "ui.cites.brought";
     return K.el("div", { class: "kv-cites" },
-      K.el("span", { class: "kv-muted", text: K.say(matched ? "ui.cites" : "ui.cites.unconfirmed") }),
-      ...distinct(list).map((cite, at) => chip(cite, at + 1)));
+      K.el("span", { class: "kv-muted", text: K.say(code) }),
+      ...distinct(list).map((cite, at) => chip(cite, at + 1, isAnswered)));
   };
-  const chip = (cite, number) => {
+  // Why the model sees a cited document no more.
+  K.unseenDocument = (document) => {
+    if (K.documentNames && !K.documentNames[document]) return "ui.document.taken_out";
+    return K.switchedOff?.has(document) ? "ui.document.switched_off" : null;
+  };
+  const chip = (cite, number, isAnswered) => {
     const matched = cite.support === "matched";
-    const gone = K.documentNames && !K.documentNames[cite.document];
+    const gone = K.unseenDocument(cite.document);
     const name = K.el("span", { class: "kv-cite-name", text: cite.name });
-    const title = [cite.name, K.pageName(cite), K.say(matched ? "ui.cite.matched" : "ui.cite.given"), gone ? K.say("ui.document.taken_out") : "", cite.quote || cite.text].filter(Boolean).join("\n");
+    const title = [cite.name, K.pageName(cite), K.say(matched ? "ui.cite.matched" : isAnswered ? "ui.cite.given" : "ui.passage.given"), gone ? K.say(gone) : "", cite.quote || cite.text].filter(Boolean).join("\n");
     return K.el("button", { type: "button", class: `kv-cite${matched ? " kv-matched" : ""}${gone ? " kv-gone" : ""}`, title, on: { click: () => K.openPage(cite.document, cite.page, cite) } },
       matched ? K.el("span", { class: "kv-cite-number", "aria-hidden": "true", text: String(number) }) : null,
-      name, K.el("span", { text: K.pageName(cite) }), matched ? K.icon("check") : null);
+      name, K.el("span", { text: K.pageName(cite) }), gone ? K.el("i", { class: "kv-only-heard", text: K.say(gone) }) : null, matched ? K.icon("check") : null);
   };
   K.citesOf = (document, page) => {
     const all = K.notes.turns.flatMap((note) => note.citations ?? []);

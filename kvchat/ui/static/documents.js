@@ -65,7 +65,7 @@
     if (refused?.document === one.document) item.append(K.el("p", { class: "kv-doc-problem", role: "alert", text: refused.text }));
     for (const note of one.notes ?? []) item.append(K.el("p", { class: "kv-doc-note", text: note }));
     if (one.problem) return item;
-    if (!one.is_complete || one.pages_done < one.num_pages) item.append(progress(one.pages_done, one.num_pages, K.say("ui.reading", { done: one.pages_done, of: one.num_pages })));
+    if (!one.is_complete || one.pages_done < one.num_pages) item.append(progress(one.pages_done, one.num_pages, K.readingSaid(one)));
     if (one.num_to_recognise && !one.is_complete) item.append(progress(one.num_recognised, one.num_to_recognise, K.say("ui.recognising", { done: one.num_recognised, of: one.num_to_recognise })));
     if (!one.is_complete) item.append(K.el("p", { class: "kv-doc-note", text: K.say(one.answers_early ? "ui.reading.early" : "ui.reading.whole") }));
     const plan = plans.get(one.document);
@@ -75,14 +75,14 @@
   };
   const words = (one) => {
     if (renaming === one.document) return [renameForm(one)];
-    const about = [K.say("ui.pages", { pages: one.num_pages })];
+    const about = one.num_pages ? [K.say("ui.pages", { pages: one.num_pages })] : [K.readingSaid(one)];
     const plan = plans.get(one.document);
     if (one.num_tokens) about.push(K.say("ui.figures.tokens", { tokens: one.num_tokens }));
-    if (plan) about.push(K.size(plan.bytes));
+    if (one.num_tokens && plan) about.push(K.size(plan.tokens === one.num_tokens ? plan.bytes : Math.round(one.num_tokens * plan.bytes_per_token)));
     const mode = plan?.mode ?? one.mode; // as the next question reads it: what was just chosen counts
     return [
       K.el("strong", { text: one.name, title: one.name }),
-      one.problem ? K.el("span", { class: "kv-unread", text: K.say(one.asks_password ? "ui.locked" : "ui.broken") }) : K.el("span", { class: "kv-muted", text: about.join(" · ") }),
+      one.problem ? K.el("span", { class: "kv-unread", text: K.say(one.asks_password ? "ui.locked" : "ui.broken") }) : K.el("span", { class: "kv-muted", text: about.join(" · "), title: one.num_tokens ? K.say("ui.document.tokens.help") : null }),
       mode && !one.problem ? K.el("span", { class: "kv-doc-mode", text: K.say(MODES[mode]) }) : null,
     ].filter(Boolean);
   };
@@ -149,7 +149,7 @@
       group.children[(at + step + CHOICES.length) % CHOICES.length].focus();
       choose(one, next);
     });
-    const numbers = plan.reason === "too_large" && plan.mode !== "whole" ? roomSaid(plan, plan.room.unasked) : "";
+    const numbers = plan.chosen === null && plan.reason === "too_large" && plan.mode !== "whole" ? roomSaid(plan, plan.room.unasked) : "";
     const lines = [numbers && !plan.fits ? "" : costOf("whole", plan), costOf("passages", plan)]; // what lacks is said once
     const why = plan.chosen === null && REASONS[plan.reason] ? [K.say(REASONS[plan.reason]), numbers].filter(Boolean).join(": ") : "";
     return [group, K.el("p", { class: "kv-doc-note" }, [why, ...lines].filter(Boolean).join(" · ")), ahead(one, plan), stored(one)].filter(Boolean);

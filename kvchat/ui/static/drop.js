@@ -50,6 +50,7 @@
     documents = found.documents;
     if (await isNothing()) return;
     K.documentNames = Object.fromEntries(documents.map((one) => [one.document, one.name]));
+    K.switchedOff = new Set(documents.filter((one) => one.chosen === "off").map((one) => one.document));
     K.emit("documents", documents);
   };
   // Files that cannot be read leave no empty chat behind: what was wrong with them stays said here.
@@ -130,10 +131,12 @@
     return list.sort((a, b) => seenAt.get(key(b)) - seenAt.get(key(a)));
   };
   let all = false; // whether older notices are shown as well
+  // How many pages there are is known once the first of them is read.
+  K.readingSaid = (one) => (one.num_pages ? K.say("ui.reading", { done: one.pages_done, of: one.num_pages }) : K.say("ui.reading.begun"));
   const pendingChip = (one) => {
-    const done = one.pages_done >= one.num_pages;
-    const words = done ? K.say("ui.pages", { pages: one.num_pages }) : K.say("ui.reading", { done: one.pages_done, of: one.num_pages });
-    const made = chip(one.name, words, done ? undefined : one.pages_done / Math.max(1, one.num_pages));
+    const done = one.num_pages > 0 && one.pages_done >= one.num_pages;
+    const words = done ? K.say("ui.pages", { pages: one.num_pages }) : K.readingSaid(one);
+    const made = chip(one.name, words, done ? undefined : one.num_pages ? one.pages_done / one.num_pages : null);
     made.append(K.button("ui.document.remove", "close", () => forget(one), { class: "kv-tool" }));
     return made;
   };

@@ -25,7 +25,8 @@
     for (const spot of chat.querySelectorAll(anew ? ".kv-foot, .kv-tools" : ".kv-foot:empty, .kv-tools:empty")) {
       const note = noteOf(Number(spot.id.split("-").at(-1)));
       if (!note) continue;
-      const key = JSON.stringify([note, K.notes.live, K.notes.turns.length]);
+      const unseen = (note.citations ?? []).map((cite) => K.unseenDocument(cite.document));
+      const key = JSON.stringify([note, K.notes.live, K.notes.turns.length, unseen]);
       if (spot.kvKey === key && spot.firstChild) continue;
       spot.kvKey = key;
       filled = true;
@@ -59,7 +60,7 @@
       );
     }
     const parts = [
-      note.citations?.length ? K.citations(note.citations) : null,
+      note.citations?.length ? K.citations(note.citations, !live && note.answered) : null,
       K.sources(note),
       live ? null : ending(note),
       K.el("div", { class: "kv-foot-line" }, K.figuresLine(note.turn), bar),
@@ -148,6 +149,7 @@
   };
   K.on("notes", () => fill(true));
   const watch = () => {
+  K.on("documents", () => fill(true)); // one of them may be switched off, or taken out
     const chat = document.getElementById("kv-chat");
     if (!chat) return setTimeout(watch, 50);
     const look = () => {

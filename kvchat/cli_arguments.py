@@ -38,7 +38,13 @@ def parse(argv: Sequence[str], lang: Language) -> argparse.Namespace:
         raise SettingsError("face_unknown", name=first, known=", ".join(FACES))
     if first in FACES or first in ("-h", "--help", "--version"):
         return _parser(lang).parse_args(argv)
-    return _parser(lang).parse_args(["serve", *argv])
+    try:
+        return _parser(lang).parse_args(["serve", *argv])
+    except SettingsError as error:
+        late = next((word for word in argv if word in FACES), None)
+        if error.code != "words_unknown" or late is None:
+            raise
+        raise SettingsError("face_late", name=late) from None
 
 
 def flags_of(arguments: argparse.Namespace) -> Mapping[str, object]:

@@ -117,12 +117,12 @@ class Settings:
         choices=FORMAT_PAIRS,
         label=("KV format", "KV 형식"),
         help=(
-            "How keys/values of older tokens are stored. fp: as computed. Fewer bits hold longer "
-            "texts at some cost in quality; the newest tokens always stay as computed. For "
-            "comparison only, from the command line: quanto4, quanto2 (slow).",
-            "오래된 토큰의 키/값을 저장하는 형식입니다. fp는 계산한 그대로입니다. 비트가 적을수록 "
+            "How keys/values of older tokens are stored. FP: as computed. Fewer bits hold longer "
+            "texts at some cost in quality; the newest tokens always stay as computed. The formats "
+            "of optimum-quanto, for comparison only, are chosen on the command line.",
+            "오래된 토큰의 키/값을 저장하는 형식입니다. FP는 계산한 그대로입니다. 비트가 적을수록 "
             "더 긴 글이 들어가지만 품질이 조금 떨어집니다. 최근 토큰은 항상 그대로 둡니다. "
-            "비교용으로 명령줄에서만: quanto4, quanto2(느림).",
+            "비교용인 optimum-quanto 형식은 명령줄에서만 고릅니다.",
         ),
     )
     floor_format: str = _entry(
@@ -184,8 +184,8 @@ class Settings:
         label=("Newest tokens kept", "최근 토큰 유지"),
         help=(
             "At least so many of the newest tokens stay as computed where older ones are stored in "
-            "less. int8 keeps 64 in any case, fewer bits keep 256.",
-            "오래된 토큰을 줄여 저장할 때 적어도 이만큼의 최근 토큰은 계산한 그대로 둡니다. int8은 "
+            "less. INT8 keeps 64 in any case, fewer bits keep 256.",
+            "오래된 토큰을 줄여 저장할 때 적어도 이만큼의 최근 토큰은 계산한 그대로 둡니다. INT8은 "
             "64개, 더 적은 비트는 256개를 언제나 그대로 둡니다.",
         ),
     )
@@ -283,9 +283,9 @@ class Settings:
         applies="reload",
         label=("Model", "모델"),
         help=(
-            "The built-in model `smollm2`, or a folder with config.json, safetensors "
+            "The built-in model smollm2, or a folder with config.json, safetensors "
             "and a tokenizer.",
-            "내장 모델 `smollm2`, 또는 config.json·safetensors·토크나이저가 든 폴더입니다.",
+            "내장 모델 smollm2, 또는 config.json·safetensors·토크나이저가 든 폴더입니다.",
         ),
     )
     model_folders: tuple[str, ...] = _entry(
@@ -309,8 +309,8 @@ class Settings:
         applies="reload",
         label=("Compute precision", "계산 정밀도"),
         help=(
-            "auto: fp32 on a CPU, the model's own on a GPU.",
-            "auto: CPU에서는 fp32, GPU에서는 모델 원래 형식입니다.",
+            "auto: FP32 on a CPU, the model's own on a GPU.",
+            "auto: CPU에서는 FP32, GPU에서는 모델 원래 형식입니다.",
         ),
     )
     weights: str = _entry(
@@ -321,8 +321,8 @@ class Settings:
         applies="reload",
         label=("Weights", "가중치"),
         help=(
-            "int8 halves the weights' memory or better, at a small cost in quality.",
-            "int8은 가중치 메모리를 절반 이하로 줄이며 품질이 조금 떨어집니다.",
+            "INT8 halves the weights' memory or better, at a small cost in quality.",
+            "INT8은 가중치 메모리를 절반 이하로 줄이며 품질이 조금 떨어집니다.",
         ),
     )
     threads: int | None = _entry(

@@ -105,8 +105,13 @@ class _Filled(string.Formatter):
 
 
 def say(code: str, lang: Language = "en", /, **facts: object) -> str:
-    """The sentence of a code with its facts filled in. Raises KeyError for an unknown code."""
-    sentence = table()[code][lang]
+    """The sentence of a code with its facts filled in; where one of them is the number 1, that of
+    `CODE.one` if there is one. Raises KeyError for an unknown code.
+    """
+    is_one = f"{code}.one" in table() and any(
+        type(one) is int and one == 1 for one in facts.values()
+    )
+    sentence = table()[f"{code}.one" if is_one else code][lang]
     if lang != "ko" or not _BOTH.search(sentence):
         return _Filled().format(sentence, **facts)
     said, filled = "", ""

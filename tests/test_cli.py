@@ -68,6 +68,7 @@ BAD = [
     (["ask"], "QUESTION"),
     (["plan", "--context"], "--context"),
     (["plan", "--context", "many"], "many"),
+    (["--port", "80", "plan"], "'plan'"),
     (["--set", "no_such=1"], "no_such"),
     (["--set", "top_k"], "top_k"),
     (["--set", "top_k=-1"], "-1"),

@@ -128,3 +128,23 @@ def test_every_particle_after_a_fact_is_one_to_be_chosen() -> None:
     assert {code for code, sentence in korean.items() if single.search(sentence)} == set()
     drawn = ("ui.", "ledger.", "reason.", "undo.", "notice.", "document.")  # filled in by scripts
     assert {c for c, one in korean.items() if c.startswith(drawn) and both.search(one)} == set()
+
+
+_MANY = "tokens|pages|turns|blocks|files|passages|entries|chats|changes|threads|answers"
+_COUNTS = re.compile(rf"\{{(\w+)\}} (?:\w+ ){{0,2}}?(?:{_MANY})\b(?!/s)")
+_NEVER_ONE = re.compile(
+    r"bench\.|plan\.|error\.(?!document|api)|fits\.|ask\.figures"  # sizes and capacities
+    r"|ledger\.(?:requantize|offload|evict_from|restore|spill|sum_up)|doctor\.packages\.tested"
+    r"|ui\.(?:room|whatif|outlook|timeline|card\.(?:long|fewer_bits))"
+    r"|ui\.(?:turns\.newest|pages\.all|context\.used|context\.over|context\.evicted)|ui\.(?:ahead|live\.prefill|recognising)|document\.divided"
+    r"|error\.document_too|error\.api_too"
+)
+
+
+def test_a_sentence_with_a_count_has_a_form_for_one() -> None:
+    counting = {code for code, one in table().items() if _COUNTS.search(one["en"])}
+    counting = {code.removesuffix(".one") for code in counting if not _NEVER_ONE.match(code)}
+    assert len(counting) > 25
+    assert {code for code in counting if f"{code}.one" not in table()} == set()
+    assert say("ledger.drop_idle", blocks=1) == "Dropped 1 idle block of earlier texts"
+    assert say("ledger.drop_idle", blocks=2) == "Dropped 2 idle blocks of earlier texts"

@@ -4,8 +4,9 @@ A document that the other data folder does not have cannot come along in a chat'
 can: it then stands in the turn that it came with. Knows no screen.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Literal
 
 from kvchat.chat.portable import LARGEST_BYTES, file_name, from_json, to_json, to_markdown
@@ -48,7 +49,8 @@ class Carrying:
         there, texts = from_json(content)
         missing = {sha for sha, _, _ in there.documents if self._store.document(sha) is None}
         messages = _with_texts(there.messages, {sha: texts.get(sha, "") for sha in missing})
-        return self._store.add_whole(replace(there, messages=messages))
+        title = _free_title(there.title, {one.title for one in self._store.chats()})
+        return self._store.add_whole(replace(there, messages=messages, title=title))
 
     def _leading_texts(self, there: WholeChat) -> dict[str, str]:
         """Of the documents that stand before the first turn; of all others the turns have it."""
@@ -57,6 +59,13 @@ class Carrying:
             for sha, name, leading in there.documents
             if leading and self._shelf.is_read(sha)
         }
+
+
+def _free_title(title: str, taken: Collection[str]) -> str:
+    """Numbered as files of one name are: its original is known from it in the list."""
+    if not title or title not in taken:
+        return title
+    return next(name for n in count(2) if (name := f"{title} ({n})") not in taken)
 
 
 def _with_texts(messages: Sequence[Message], texts: Mapping[str, str]) -> list[Message]:

@@ -116,11 +116,12 @@ def model(settings: Settings, folder: Path, usable: int | None) -> Finding:
 
 
 def _formats(settings: Settings, folder: Path) -> list[dict[str, Any]]:
-    """What is known of the pairs that the planner steps down to, and of the one that text is stored
-    in. `passed`: None where nothing is.
+    """What is known of the pairs that the planner steps down to, of the one that text is stored in,
+    and of all that the model failed. `passed`: None where nothing is.
     """
     known = verdicts(folder, verdict_key(settings), settings.layer_formats)
-    pairs = dict.fromkeys((*STEPS, FormatPair.parse(settings.seal_format)))
+    failed = (FormatPair.parse(one.pair) for one in known.values() if not one.passed)
+    pairs = dict.fromkeys((*STEPS, FormatPair.parse(settings.seal_format), *failed))
     judged = {pair: judgement_of(pair, known) for pair in pairs if pair.hot_tokens}
     return [
         {

@@ -21,6 +21,7 @@ from kvchat.units import GIB, KIB, MIB
 from kvchat.wording import Language, say, table
 
 # Keys and values in any two formats, as a settings file writes them.
+_FORMAT = re.compile(r"(fp|bf|int)[0-9]*(/(fp|int)[0-9]*)?")
 _PAIRS = tuple(k if k == v else f"{k}/{v}" for k, v in pairs())
 
 
@@ -121,7 +122,7 @@ def _field(name: str, entry: Entry, value: object, lang: Language) -> dict[str, 
         "least": None if entry.least is None else written(entry, _whole(entry, entry.least)),
         "most": None if entry.most is None else written(entry, _whole(entry, entry.most)),
         "choices": [
-            {"value": one, "label": _word(f"ui.choice.{name}.{one}", one, lang)}
+            {"value": one, "label": _word(f"ui.choice.{name}.{one}", _shown(one), lang)}
             for one in (_PAIRS if entry.kind == "formats" else entry.choices)
         ],
         "reload": entry.applies == "reload",
@@ -149,13 +150,22 @@ def judged(
     code = "passed" if found.pair == str(pair) else "passed_by"
     code = f"ui.verdict.{code if found.passed else 'failed'}"
     kl, same = f"{found.kl:.4f}", f"{found.same_percent:.1f}"
-    note = say(code, lang, pair=found.pair, kl=kl, same=same)
+    note = say(code, lang, pair=_shown(found.pair), kl=kl, same=same)
     return {"note": note, "closed": not found.passed and not allow, "known": True}
 
 
+def _shown(name: str) -> str:
+    """A format as the screen spells it, one name where keys and values are alike."""
+    if not _FORMAT.fullmatch(name):
+        return name
+    key, _, value = name.upper().partition("/")
+    return key if value in ("", key) else f"{key}/{value}"
+
+
 def _on_screen(text: str, lang: Language) -> str:
-    """Help as the form speaks: files and flags write `auto`, the form has a word for it."""
+    """Help as the form speaks, which has words for what files and flags write: `auto`, `off`."""
     word = say("ui.auto", lang)
+    text = re.sub(r"\boff:", f"{say('ui.choice.ocr.off', lang)}:", text)
     return re.sub(r"\bauto(면)?", lambda found: word + (f"이{found[1]}" if found[1] else ""), text)
 
 

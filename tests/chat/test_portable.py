@@ -41,6 +41,8 @@ def test_a_chat_comes_back_with_its_branches(start: Start) -> None:
     assert [one.num_siblings for one in after] == [1, 3]
     assert after[0].pinned
     assert conversations._store.verify() == []
+    titles = {one.title for one in conversations._store.chats()}
+    assert titles == {"A title: with/slash", "A title: with/slash (2)"}
     # and goes on
     assert answered(conversations.ask(again, "More.")).turn == 3
     _, markdown = conversations.carrying.as_markdown(chat, before, "ko")

@@ -67,9 +67,12 @@ def test_what_is_known_of_the_formats_of_this_model(
     assert found["model"]["formats"] == [{"pair": name} | unknown for name in names]
     figures = (0.1, 512, "wording.en", 1.0)
     passed, failed = Verdict(names[0], 0.001, 99.5, *figures), Verdict(names[1], 0.3, 71, *figures)
-    keep_verdicts(data_dir, key_of(folder), [passed, failed])
+    lower = Verdict("int4/int2", 0.5, 60, *figures)  # of those that nobody chose, all that failed
+    keep_verdicts(data_dir, key_of(folder), [passed, failed, lower])
     assert main(["doctor", "--data-dir", str(data_dir), "--lang", lang, *flags[:2]]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("KV ")]
+    last = say("doctor.format.failed", lang, pair="int4/int2", kl="0.5000", same="60.0")
+    assert lines.pop() == last
     assert lines == [
         say("doctor.format.passed", lang, pair=names[0], kl="0.0010", same="99.5"),
         say("doctor.format.failed", lang, pair=names[1], kl="0.3000", same="71.0"),

@@ -149,7 +149,7 @@ def test_a_pair_that_nobody_measured_is_measured_when_asked(screen: Screen, lang
     for part in ("key", "value"):
         field.locator(f"[data-part={part}]").get_by_role("radio", name=name, exact=True).click()
     if lang == "en":  # the exact one is known by what is less exact
-        expect(page.locator("#kv-set-seal_format-note")).to_contain_text("int4/int4")
+        expect(page.locator("#kv-set-seal_format-note")).to_contain_text("INT4")
         return
     exactly = page.get_by_text("INT2", exact=True)  # before the second part: INT2 with another
     cost = page.locator(".kv-cost").filter(has=exactly)
@@ -188,6 +188,10 @@ def test_presets_one_model_resets_and_search(screen: Screen, lang: str) -> None:
     page.locator("[data-preset=cpu]").click()
     expect(page.locator("#kv-set-prefill_chunk")).to_have_value("256")
     expect(page.locator(".kv-preset-changes")).to_contain_text("512 → 256")
+    page.get_by_role("button", name=screen.say("ui.settings.undo"), exact=True).click()
+    expect(page.locator("[data-preset=cpu]")).to_have_attribute("aria-pressed", "false")
+    expect(page.locator(".kv-preset-changes")).to_have_count(0)
+    page.locator("[data-preset=cpu]").click()
     assert screen.tiny.talks.settings.prefill_chunk == 512
     page.locator("#kv-only-model").check()
     screen.apply()

@@ -114,7 +114,7 @@ def test_formats_say_what_the_model_was_measured_with() -> None:
         False,
     )
     assert "60.0 %" in found["int4"][0]
-    assert "int4/int4" in found["int2"][0]
+    assert "in INT4 KL" in found["int2"][0]
     assert {name for name, (_, closed) in found.items() if closed} == {"int4", "int2"}
     allowed = notes(changed(Settings(), {"allow_unproven": True}))
     assert not any(closed for _, closed in allowed.values())
@@ -139,10 +139,10 @@ def test_what_was_not_measured_says_so_in_the_choice_itself(lang: Language, stag
             assert one["label"] == table()["ui.choice.seal_format.fp"][lang]
             continue
         code = "ui.verdict.unknown" if value == "int2" else by_itself
-        assert one["label"] == mark.format(label=value)
+        assert one["label"] == mark.format(label=value.upper())
         assert (one["note"], one["closed"]) == (table()[code][lang], False)
     least = Verdict(str(STEPS[-1]), 0.004, 97.0, 0.0, 512, "t", 0.0)
     found = choices({least.pair: least})
-    assert [value for value in found if found[value]["label"] != value] == ["fp", "int2"]
+    assert [value for value in found if found[value]["label"] != value.upper()] == ["fp", "int2"]
     assert "97.0" in str(found["int8"]["note"])
-    assert str(STEPS[-1]) in str(found["int8"]["note"])
+    assert "INT4" in str(found["int8"]["note"])

@@ -155,6 +155,7 @@
   // Presets: a press fills the form in, and says what it changes
   const shown = (value) => (Array.isArray(value) ? value.join(", ") : value === true ? K.say("ui.on") : value === false ? K.say("ui.off") : value === "auto" ? K.say("ui.auto") : String(value));
   const worded = (field, value) => field.choices?.find((one) => one.value === value)?.label ?? shown(value);
+  let unlight; // no preset is what the form shows any more
   const presets = () => {
     const about = K.el("div", { class: "kv-help kv-preset-about", role: "status" });
     const buttons = found.presets.map((one) => {
@@ -168,7 +169,11 @@
       });
       return button;
     });
-    about.textContent = K.say("ui.settings.preset.help");
+    unlight = () => {
+      for (const button of buttons) button.setAttribute("aria-pressed", "false");
+      about.replaceChildren(K.say("ui.settings.preset.help"));
+    };
+    unlight();
     return K.el("div", { class: "kv-presets" }, K.el("div", { class: "kv-label", id: "kv-presets-label", text: K.say("ui.settings.preset") }), K.el("div", { class: "kv-preset-row", role: "group", "aria-labelledby": "kv-presets-label" }, ...buttons), about);
   };
 
@@ -199,6 +204,7 @@
       drawSource(one);
     }
     if (count) tell("");
+    else unlight();
     outlook.ask(Object.fromEntries(changed), (mistakes) => mark(mistakes));
   };
   const mark = (mistakes) => {

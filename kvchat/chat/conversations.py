@@ -66,6 +66,14 @@ class Conversations:
         drop_unlisted(self._store, self._shelf)
         self._known = KnownChats(self._store)
         self.gauges = Gauges(self._known, lambda: self._worker)
+        self.ahead = AheadOfQuestions(
+            self._store,
+            self._shelf,
+            lambda: self._engine,
+            lambda: self.settings,
+            lambda chat: self.live(chat) is not None,
+        )
+        # from here on a model may stand at any moment, and is given to what is above
         self.loading = Loading(self.held, data_dir, self._use, lambda: self._answers.stop_all())
         self._worker = self.loading.worker
         self._frames = Frames(
@@ -91,13 +99,6 @@ class Conversations:
             self._kv_folder.chat_bytes,
             self._answers.live,
             self._answers.refuse_if_busy,
-        )
-        self.ahead = AheadOfQuestions(
-            self._store,
-            self._shelf,
-            lambda: self._engine,
-            lambda: self.settings,
-            lambda chat: self.live(chat) is not None,
         )
         self.choosing = Choosing(
             self._store, self._shelf, lambda: self._engine, lambda: self.settings, self.ahead

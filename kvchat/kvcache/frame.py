@@ -139,9 +139,8 @@ def make_frame(
     """The frame without what only the conversation knows (runtime, documents, ledger, figures)."""
     rows = span_rows(sequence, spans)
     kv = kv_row(pool, sequence, sum(row["bytes"] for row in rows))
-    # An estimate, and a text that is there fits: it may hold more evicted or compressed text.
-    capacity = max(measured.capacity_tokens, sum(row["tokens"] for row in rows))
-    kv |= {"capacity_tokens": capacity, "disk_bytes": measured.disk_bytes}
+    # An estimate: a text whose newest turn is short may be longer than that.
+    kv |= {"capacity_tokens": measured.capacity_tokens, "disk_bytes": measured.disk_bytes}
     return on_device(
         {
             "type": "frame",

@@ -160,6 +160,12 @@ def test_room_is_said_in_hangul_as_the_tokenizer_has_it(looking: Looking) -> Non
     expect(room).to_have_text(re.compile(r"약 [\d,]+토큰 더 \(한글 약 [\d,]+자\)"))
     left, chars = (int(n.replace(",", "")) for n in re.findall(r"[\d,]+", room.inner_text()))
     assert abs(chars - 0.62 * left) < 0.06 * left
+    used = page.evaluate("kvchat.capacity(kvchat.frame).used")
+    looking.talks.room = used - 5  # an estimate that was too low is not stretched
+    expect(room).to_contain_text("예상보다 많이 들어 있음")
+    expect(page.locator(".kv-meter-text")).to_have_text(
+        f"{used}토큰 (약 {used - 5}토큰이 들어갈 것으로 예상함)"
+    )
 
 
 def test_the_line_under_a_reply_says_what_it_took(looking: Looking) -> None:

@@ -58,11 +58,11 @@
       { key: "activations", bytes: frame.activations_bytes ?? 0, field: "activations_bytes" },
     ];
     const sum = (list) => list.reduce((total, part) => total + part.bytes, 0);
-    // A budget far below the device's size: the bar is the budget, or nothing of it would be seen.
-    const small = device.budget && device.budget < 0.6 * (device.total ?? 0);
     // A budget that was lowered binds from the next step on: until then more may be held than it allows.
     const held = sum(own) + sum(kv);
     const over = device.budget ? Math.max(0, held - device.budget) : 0;
+    // A budget far below the device's size: the bar is the budget, or nothing of it would be seen.
+    const small = device.budget && device.budget < 0.6 * (device.total ?? 0);
     if (small) {
       const left = Math.max(0, device.budget - held);
       const free = Math.min(left, device.free ?? left);
@@ -90,16 +90,20 @@
     if (!most) return null; // nothing is known before the model is there
     const standing = K.standing(frame);
     if (standing) return { standing, used: 0, most };
-    const used = (frame.spans ?? []).reduce((total, span) => total + (span.tokens ?? 0), 0);
-    return { used, most, left: Math.max(0, most - used) };
+    // What was let go of is not seen any more, and takes no room. What fits is an estimate: more may be there.
+    const all = (name) => (frame.spans ?? []).reduce((total, span) => total + (span[name] ?? 0), 0);
+    const evicted = all("evicted_tokens");
+    const used = all("tokens") - evicted;
+    return { used, most, evicted, left: Math.max(0, most - used) };
   };
 
   // How much more text fits, in words; the second figure is of this model's own tokenizer.
   K.roomSaid = (frame) => roomParts(frame).filter(Boolean).join(" ");
   const roomParts = (frame) => {
-    const left = K.capacity(frame)?.left;
+    const room = K.capacity(frame);
+    const left = room?.left;
     if (left === undefined) return ["", ""];
-    if (left <= 0) return [K.say("ui.bar.room.none"), ""];
+    if (left <= 0) return [K.say(room.used > room.most ? "ui.bar.room.over" : "ui.bar.room.none"), ""];
     const said = K.say("ui.bar.room", { tokens: left });
     const hangul = K.lang === "ko" && frame.hangul_per_token ? roughly(left * frame.hangul_per_token) : 0;
     return [said, hangul ? K.say("ui.bar.hangul", { chars: hangul }) : ""];

@@ -162,12 +162,14 @@
       while (track.children.length < spans.length) track.append(K.el("i"));
       spans.forEach((span, at) => {
         const band = track.children[at];
-        const width = `${((span.tokens / room.most) * 100).toFixed(3)}%`;
+        const seen = span.tokens - (span.evicted_tokens ?? 0);
+        const width = `${((seen / Math.max(room.most, room.used)) * 100).toFixed(3)}%`;
         if (band.style.width !== width) band.style.width = width;
         const fill = K.fill(span.formats);
         if (band.dataset.fill !== fill) band.style.background = band.dataset.fill = fill;
       });
-      K.put(text, K.say(room.standing ? `ui.context.${room.standing.where}` : "ui.context.used", room));
+      const said = room.standing ? room.standing.where : room.used > room.most ? "over" : "used";
+      K.put(text, [K.say(`ui.context.${said}`, room), room.evicted ? K.say("ui.context.evicted", { tokens: room.evicted }) : ""].filter(Boolean).join(" · "));
       row.setAttribute("aria-label", `${K.say("ui.context")}: ${text.textContent}`);
     });
     return row;

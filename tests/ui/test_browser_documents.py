@@ -144,6 +144,8 @@ def test_a_reply_says_how_its_documents_were_read(looking: Looking) -> None:
     ask(page, "How often?")
     expect(page.locator(".kv-sources")).to_have_text("manual.pdf: whole in the cache, not searched")
     talks = looking.talks
+    page.locator(".kv-doc").get_by_role("radio", name="Off").click()
+    expect(page.locator(".kv-cite.kv-gone").first).to_contain_text("is switched off")
     history = talks.history
 
     def searched(chat: str) -> list[Any]:

@@ -144,6 +144,7 @@
   K.hear = (notes) => {
     if (!notes || typeof notes !== "object" || !isNewest(notes)) return;
     if (K.chat === null && isNew && notes.chat) K.adopt(notes.chat);
+    if (notes.gone && (notes.gone === K.chat || K.chat === null)) lost = notes;
     if (notes.gone && notes.gone === K.chat) {
       // a chat that was shown is known to have been there: somebody deleted it
       if (K.notes.chat === notes.gone)
@@ -154,9 +155,13 @@
       if (notes.chat) again(); // a chat that was left was drawn over this one
       return;
     }
+    // several wishes may find the chat gone, and an empty page after that says nothing of it
+    if (!notes.problem && notes.chat === null) notes.problem = lost?.problem ?? null;
     K.notes = notes;
     K.emit("notes", notes);
   };
+  let lost = null; // notes of a chat that was not there, until another is shown or that was read
+  K.on("closed", () => (lost = null));
   let waiting = 0;
   const again = () => {
     clearTimeout(waiting);
@@ -164,6 +169,7 @@
   };
   K.adopt = (chat) => {
     isNew = false;
+    if (chat) lost = null;
     K.emit("adopt", chat);
     K.chat = chat;
     history.replaceState(null, "", K.address(chat));
@@ -172,6 +178,7 @@
   K.address = (chat) => location.pathname + (chat ? `?c=${encodeURIComponent(chat)}` : "");
   K.open = (chat, push = true) => {
     isNew = false;
+    lost = null;
     K.chat = chat;
     K.shown = 0;
     if (push) history.pushState(null, "", K.address(chat));

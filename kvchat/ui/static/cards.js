@@ -66,6 +66,7 @@
     return headroom > 0 && (!budget || (free ?? 0) - headroom < budget - used);
   };
   const OVER = ["prompt_over_memory", "prompt_over_length", "pinned_turns_too_large", "pinned_documents_too_large"];
+  K.isTooLong = (note) => OVER.includes(note.problem?.code);
   const CARDS = [
     () => {
       const note = lastNote();
@@ -81,21 +82,22 @@
     },
     () => {
       const note = lastNote();
-      if (!note || note.answered || !OVER.includes(note.problem?.code)) return null;
+      if (!note || note.answered || !K.isTooLong(note)) return null;
       const again = () => K.act("regenerate", K.turnOf(note));
       const documents = K.frame?.documents ?? [];
       const whole = documents.some((one) => one.mode === "whole");
       const { tokens, capacity } = note.problem.facts ?? {};
+      const buttons = [
+        documents.some((one) => one.pages > 1) && { code: "ui.card.pages", act: () => K.panel.open("documents"), stays: true },
+        note.problem.code === "prompt_over_memory" && sealLower(tokens, again),
+        whole && { code: "ui.card.passages", changes: { document_mode: "passages" }, then: again },
+        note.problem.code !== "prompt_over_length" && raiseBudget("ui.card.budget.send", again),
+        note.problem.code === "prompt_over_memory" && mayTry() && { code: "ui.card.anyway", facts: { size: K.size(device().headroom) }, then: () => K.act("anyway", K.turnOf(note)) },
+      ].filter(Boolean);
+      if (!buttons.length) return null; // under the question stand the reason and the way to edit it
       return {
         key: `long/${note.name}`, title: "ui.card.long", text: tokens ? K.say("ui.card.long.text", { tokens, capacity }) : "",
-        buttons: [
-          documents.some((one) => one.pages > 1) && { code: "ui.card.pages", act: () => K.panel.open("documents"), stays: true },
-          note.problem.code === "prompt_over_memory" && sealLower(tokens, again),
-          whole && { code: "ui.card.passages", changes: { document_mode: "passages" }, then: again },
-          note.problem.code !== "prompt_over_length" && raiseBudget("ui.card.budget.send", again),
-          note.problem.code === "prompt_over_memory" && mayTry() && { code: "ui.card.anyway", facts: { size: K.size(device().headroom) }, then: () => K.act("anyway", K.turnOf(note)) },
-          { code: "ui.edit.again", then: () => K.edit(note.turn) },
-        ],
+        buttons,
       };
     },
     () => {

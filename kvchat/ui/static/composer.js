@@ -144,7 +144,7 @@
     card.dataset.offline = problem?.offline ? "true" : "";
     if (!problem) return;
     card.replaceChildren(K.icon("note"), K.el("div", {}, K.el("strong", { text: problem.message }), K.el("span", { text: problem.remedy })),
-      K.button("ui.close", "close", () => K.show(card, false), { class: "kv-tool" }));
+      K.button("ui.close", "close", () => { K.show(card, false); K.emit("closed"); }, { class: "kv-tool" }));
     if (problem.unsent && !box.value) K.fillIn(problem.unsent);
   };
 

@@ -1,6 +1,7 @@
 // The figures under a reply: what the cache holds of the turn now, and what the answer took.
 (() => {
   const K = window.kvchat;
+  const DOT = "\u00a0· "; // it belongs to what stands before it: no line begins with it
   K.figuresLine = (turn) => K.el("div", { class: "kv-figures", id: `kv-figures-${turn}` }, K.el("span", { class: "kv-chip" }), K.el("span", { class: "kv-speed" }));
   K.drawFigures = () => {
     const standing = K.frame ? K.standing(K.frame) : null;
@@ -36,7 +37,7 @@
     const formats = Object.entries(span.formats ?? {}).filter(([, bytes]) => bytes > 0);
     const parts = [name, K.say("ui.figures.tokens", { tokens: span.tokens ?? 0 }), K.size((span.bytes ?? 0) + (span.host_bytes ?? 0)), formats.map(([format]) => K.format(format)).join(" + ")];
     if (span.tier) parts.push(K.say(`ui.tier.short.${span.tier}`));
-    return parts.filter(Boolean).join(" · ");
+    return parts.filter(Boolean).join(DOT);
   };
   const progressOf = () => {
     if (!K.online) return "";
@@ -44,7 +45,7 @@
     if (status === "summing") return K.summingProgress(K.notes.live);
     if (status === "prefill" && tokens) return K.say("ui.live.prefill.tokens", { done, of: tokens });
     const rate = status === "decode" && pace.rate ? K.say("ui.figures.rate", { rate: K.number(pace.rate, 1) }) : "";
-    return [K.say(`ui.live.${status}`), rate].filter(Boolean).join(" · ");
+    return [K.say(`ui.live.${status}`), rate].filter(Boolean).join(DOT);
   };
   // What the answer took, in the order in which it happened: read, first token, written.
   const tookOf = (made) => {
@@ -56,7 +57,7 @@
     parts.push(K.say("ui.figures.reply", { tokens: made.reply_tokens }));
     if (made.decode_tokens_per_s) parts.push(K.say("ui.figures.rate", { rate: rounded(made.decode_tokens_per_s) }));
     if (made.decode_bytes_per_s) parts.push(K.perSecond(made.decode_bytes_per_s));
-    return parts.join(" · ");
+    return parts.join(DOT);
   };
   const rounded = (rate) => K.number(rate, rate < 100 ? 1 : 0);
 

@@ -69,13 +69,13 @@
   };
   const draw = () => {
     if (!parts || !K.panel.isOpen("turns")) return;
-    K.show(parts.box, points.length > 1);
-    if (points.length < 2) return;
     const device = K.frame?.device ?? {};
-    const total = device.total ?? 0;
+    const total = device.total ?? 0; // until a frame came, nothing is known of the device
+    K.show(parts.box, points.length > 1 && total > 0);
+    if (points.length < 2 || !total) return;
     const small = device.budget && device.budget < 0.6 * total;
     const stack = small ? ["weights", "activations", "kv"] : STACK;
-    const of = small ? device.budget : total || 1;
+    const of = small ? device.budget : total;
     const stop = points.at(-1).at_s;
     const start = Math.max(points[0].at_s, stop - SHOWN_S);
     const x = (at_s) => ((at_s - start) / Math.max(1, stop - start)) * WIDTH;

@@ -134,7 +134,8 @@
       "ui.edit.again": () => K.edit(note.turn),
       "ui.continue": () => K.act("continue", K.turnOf(note)),
     };
-    for (const code of OFFERED[end]) row.append(K.el("button", { type: "button", class: "kv-link", text: K.say(code), on: { click: press[code] } }));
+    const offered = end === "unanswered" && K.isTooLong(note) ? ["ui.edit.again"] : OFFERED[end]; // as it is, it never fits
+    for (const code of offered) row.append(K.el("button", { type: "button", class: "kv-link", text: K.say(code), on: { click: press[code] } }));
     return row;
   };
 
@@ -148,8 +149,8 @@
     spot.append(K.el("button", { type: "button", class: "kv-plain", text: K.say("ui.earlier", { turns: K.notes.earlier }), on: { click: more } }));
   };
   K.on("notes", () => fill(true));
-  const watch = () => {
   K.on("documents", () => fill(true)); // one of them may be switched off, or taken out
+  const watch = () => {
     const chat = document.getElementById("kv-chat");
     if (!chat) return setTimeout(watch, 50);
     const look = () => {

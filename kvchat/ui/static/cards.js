@@ -5,6 +5,7 @@
   const MIB = 2 ** 20;
   const SHOWN_S = 300;
   const LEAST_GAIN = 64; // tokens: for fewer, no bits are given up
+  const LEAST_REPLY = 128; // that a prompt is admitted with
   const GREW_S = 60;
   const STEPS = ["int8/int8", "int6/int4", "int4/int4"];
   let entries = [];
@@ -31,18 +32,21 @@
     if (note) K.act(note.answered ? "continue" : "regenerate", K.turnOf(note));
   };
   // Room that a larger budget would have: in whole steps, and never what the headroom keeps.
-  const moreBudget = () => {
-    const { budget, free, headroom } = device();
-    if (!budget) return null;
-    const room = (free ?? 0) - (headroom ?? 0);
-    const step = Math.floor(Math.min(budget / 4, room) / (64 * MIB)) * 64 * MIB;
-    return step > 0 ? budget + step : null;
+  const STEP = 64 * MIB;
+  const stepsOfBudget = () => (device().budget ? Math.floor(((device().free ?? 0) - (device().headroom ?? 0)) / STEP) : 0);
+  const moreBudget = (least) => {
+    const { budget } = device();
+    const wanted = Math.max(Math.min(Math.floor(budget / 4 / STEP), stepsOfBudget()), Math.ceil((least || 0) / STEP));
+    return wanted > 0 && wanted <= stepsOfBudget() ? budget + wanted * STEP : null;
   };
   const moreHeadroom = (by) => Math.round(((device().headroom ?? 0) + by) / MIB) * MIB;
-  const raiseBudget = (code, then) => {
-    const size = moreBudget();
+  // `least`: bytes that lacked.
+  const raiseBudget = (code, then, least) => {
+    const size = moreBudget(least);
     return size && { code, facts: { size: K.size(size) }, changes: { memory_budget: size }, then };
   };
+  // The smallest budget with which so much fits as is wanted of it: the settings foretell what does.
+  const raiseEnough = (code, then, fits) => stepsOfBudget() > 0 && { code, facts: { size: "…", budget: device().budget }, then, enough: fits };
   const named = (pair) => (pair.split("/")[0] === pair.split("/")[1] ? pair.split("/")[0] : pair);
   const lowerFloor = () => {
     const offered = K.frame?.formats?.offered ?? [];
@@ -75,7 +79,7 @@
       return {
         key: `memory/${note.name}`, title: "ui.card.memory", text: note.problem.remedy,
         buttons: [
-          budget ? raiseBudget("ui.card.budget.go_on", goOn) : { code: "ui.card.headroom.go_on", facts: { size: K.size(moreHeadroom(256 * MIB)) }, changes: { headroom: moreHeadroom(256 * MIB) }, then: goOn },
+          budget ? raiseBudget("ui.card.budget.go_on", goOn, note.problem.facts?.needed) : { code: "ui.card.headroom.go_on", facts: { size: K.size(moreHeadroom(256 * MIB)) }, changes: { headroom: moreHeadroom(256 * MIB) }, then: goOn },
           { code: "ui.card.chunk.go_on", act: halveChunk, then: goOn },
         ],
       };
@@ -91,7 +95,7 @@
         documents.some((one) => one.pages > 1) && { code: "ui.card.pages", act: () => K.panel.open("documents"), stays: true },
         note.problem.code === "prompt_over_memory" && sealLower(tokens, again),
         whole && { code: "ui.card.passages", changes: { document_mode: "passages" }, then: again },
-        note.problem.code !== "prompt_over_length" && raiseBudget("ui.card.budget.send", again),
+        note.problem.code !== "prompt_over_length" && raiseEnough("ui.card.budget.send", again, (fits) => fits.in_steps_tokens >= tokens + LEAST_REPLY),
         note.problem.code === "prompt_over_memory" && mayTry() && { code: "ui.card.anyway", facts: { size: K.size(device().headroom) }, then: () => K.act("anyway", K.turnOf(note)) },
       ].filter(Boolean);
       if (!buttons.length) return null; // under the question stand the reason and the way to edit it
@@ -109,10 +113,12 @@
     },
     () => {
       const entry = newest((one) => ["truncate_turns", "summarize"].includes(one.code) && K.frame?.undo?.offered?.includes(one.number));
+      const there = K.capacity(K.frame ?? {})?.used || K.frame?.fits?.most_tokens || 0;
+      const wanted = there + (entry?.arguments?.tokens ?? 0) + 2 * LEAST_REPLY; // all of it, a question and its answer
       return entry && {
         key: `left/${entry.number}`, title: entry.code === "summarize" ? "ui.card.summarized" : "ui.card.left_out", facts: { turns: K.ranges(entry.turn_numbers ?? []), count: (entry.turn_numbers ?? []).length },
         text: [K.entryWhy(entry), entry.lost_tokens ? K.say("ui.ledger.lost", { tokens: entry.lost_tokens }) : ""].filter(Boolean).join(" · "), undo: entry.number,
-        buttons: [entry.code === "truncate_turns" && { code: "ui.card.summary", act: addSummary }, raiseBudget("ui.card.budget", null), lowerFloor()],
+        buttons: [entry.code === "truncate_turns" && { code: "ui.card.summary", act: addSummary }, raiseEnough("ui.card.budget", null, (fits) => fits.most_tokens >= wanted), lowerFloor()],
       };
     },
     () => {
@@ -194,7 +200,7 @@
       if (done) one.then?.();
     };
     const element = K.el("button", { type: "button", class: "kv-plain", text: K.say(one.code, one.facts), on: { click: press } });
-    element.hidden = one.code === "ui.card.fewer_bits" || Boolean(one.pairs); // until it is known what it gains
+    element.hidden = one.code === "ui.card.fewer_bits" || Boolean(one.pairs || one.enough); // until it is known what it gains
     one.element = element;
     return element;
   };
@@ -202,6 +208,7 @@
   const foretell = async (card, key) => {
     for (const one of card.buttons) {
       if (one?.pairs) await findPair(one, key);
+      if (one?.enough) await findBudget(one, key);
       if (!one?.changes || one.then) continue;
       const found = await K.call("foretell", { changes: one.changes });
       const more = (found.then?.tokens ?? 0) - (found.now?.tokens ?? 0);
@@ -210,6 +217,26 @@
       else if (more > 0) K.put(one.element, `${K.say(one.code, one.facts)} ${K.say("ui.card.more", { tokens: more })}`);
       K.show(one.element, true);
     }
+  };
+  const findBudget = async (one, key) => {
+    const { budget } = device();
+    const isEnough = async (steps) => {
+      const found = await K.call("foretell", { changes: { memory_budget: budget + steps * STEP } });
+      return Boolean(found.then) && one.enough(found.then.fits);
+    };
+    let [low, high] = [0, stepsOfBudget()];
+    const can = await isEnough(high);
+    while (can && high - low > 1) {
+      const middle = Math.floor((low + high) / 2);
+      if (await isEnough(middle)) high = middle;
+      else low = middle;
+    }
+    if (box.kvKey !== key || !one.element?.isConnected) return;
+    if (!can) return one.element.remove();
+    const size = budget + high * STEP;
+    Object.assign(one, { changes: { memory_budget: size }, facts: { size: K.size(size) } });
+    K.put(one.element, K.say(one.code, one.facts));
+    K.show(one.element, true);
   };
   const findPair = async (one, key) => {
     for (const pair of one.pairs) {

@@ -34,6 +34,7 @@ def as_json(outlook: Outlook) -> dict[str, Any]:
         "short_by_bytes": outlook.short_by_bytes,
         "longest": outlook.fits.row(),
         "pairs": [asdict(row) for row in outlook.rows],
+        "failed": [str(pair) for pair in outlook.failed],
     }
 
 
@@ -63,10 +64,13 @@ def as_text(outlook: Outlook, lang: Language) -> Iterator[str]:
         yield say("plan.layer_formats", lang, layers=outlook.layer_formats)
     yield from _items(outlook, lang)
     yield _verdict(outlook, lang)
-    yield say("plan.longest", lang, fits=fits_line(outlook.fits.row(), lang))
+    if outlook.fits.most_tokens:
+        yield say("plan.longest", lang, fits=fits_line(outlook.fits.row(), lang))
     yield ""
     yield say("plan.table", lang)
     yield from _table(outlook, lang)
+    if outlook.failed:
+        yield say("plan.failed", lang, pairs=", ".join(map(str, outlook.failed)))
 
 
 def fits_line(fits: Mapping[str, Any], lang: Language) -> str:

@@ -15,7 +15,7 @@ from kvchat.engine.foretold import Fits, costs_under, fitting
 from kvchat.engine.limits import Limits, limits_for
 from kvchat.memory.footprint import Footprint
 from kvchat.memory.formats import KNOWN, FormatPair, pairs
-from kvchat.memory.verdicts import Verdict
+from kvchat.memory.verdicts import Verdict, failure_of
 from kvchat.models.planned import Planned, costs_of
 from kvchat.planner.costs import Costs
 from kvchat.planner.pairs import PairRow, pair_rows
@@ -38,7 +38,9 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """`expected`: of a text of so many tokens. `fits`: of the longest one, under these limits."""
+    """`expected`: of a text of so many tokens. `fits`: of the longest one, under these limits.
+    `failed`: of the pairs in `rows`, those that the model did not pass.
+    """
 
     planned: Planned
     num_tokens: int
@@ -49,6 +51,7 @@ class Outlook:
     fits: Fits
     rows: tuple[PairRow, ...]
     layer_formats: str = ""
+    failed: tuple[FormatPair, ...] = ()
 
     @property
     def pair(self) -> FormatPair:
@@ -79,7 +82,8 @@ def look(
         limits = replace(limits, storing=replace(limits.storing, seal=asked))
     costs = measured or costs_of(planned, settings.layer_formats, device.type)
     costs = costs_under(costs, limits)
-    chunk = limits.prefill_chunk
+    chunk, wanted = limits.prefill_chunk, pairs(*formats)
+    named = (FormatPair(KNOWN[key], KNOWN[value]) for key, value in wanted)
     return Outlook(
         planned,
         num_tokens,
@@ -88,8 +92,9 @@ def look(
         limits,
         costs.footprint(num_tokens, chunk),
         fitting(costs, room.usable_bytes, limits),
-        tuple(pair_rows(costs, num_tokens, chunk, room.usable_bytes, pairs(*formats))),
+        tuple(pair_rows(costs, num_tokens, chunk, room.usable_bytes, wanted)),
         settings.layer_formats,
+        tuple(pair for pair in named if failure_of(pair, known) is not None),
     )
 
 

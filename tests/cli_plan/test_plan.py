@@ -206,6 +206,10 @@ def test_the_built_in_model_needs_nothing_on_disk(
     assert found["model"] == "smollm2"
     assert round(found["footprint"]["weights"] / MIB) == 513
     assert found["pairs"][0]["token_bytes"] == 30 * 3 * 128 * 4
+    assert "int2/int2" in found["failed"]
+    _, out = plan(capsys, data_dir, "--context", "4096", "--memory-budget", "300MiB")
+    assert re.search("failed them when it was measured: .*int2/int2", out)
+    assert "fits 0" not in out, "nothing is the longest where nothing fits"
 
 
 @pytest.mark.parametrize(("device", "dtype", "token"), [("cpu", "fp32", 4), ("cuda", "bf16", 2)])

@@ -100,6 +100,13 @@ def test_any_model_on_any_card(talks: StandIn, model: str, card: int) -> None:
     assert [len(line["bytes"]) for line in found["chart"]["lines"]] == [17] * 9
     assert all(line["bytes"] == sorted(line["bytes"]) for line in found["chart"]["lines"])
     assert found["weights_from"] == ("catalog" if model else "config")
+    failed = {one["pair"] for one in found["chart"]["lines"] if one["failed"]}
+    marked = [
+        f"{row['key_format']}/{row['value_format']}" for row in found["rows"] if row["failed"]
+    ]
+    assert failed == set(marked) == ({"int2/int2"} if model == "smollm2" else set())
+    half = calls(talks)["whatif"](sent | {"pair": "int2", "dtype": "bf16"})
+    assert (half["dtype"], half["failed"]) == ("bf16", "int2/int2" in failed)
 
 
 def test_what_the_calculator_says_is_what_plan_says(
@@ -114,7 +121,8 @@ def test_what_the_calculator_says_is_what_plan_says(
     talks.apply({"memory_budget": "12 GiB"})
     found = calls(talks)["whatif"]({"model": "Qwen3-8B", "context": 20_000, "card": 0, "all": True})
     assert found["footprint"] == planned["footprint"]
-    assert [{k: v for k, v in row.items() if k != "short_by_bytes"} for row in found["rows"]] == (
+    own = ("short_by_bytes", "failed")
+    assert [{k: v for k, v in row.items() if k not in own} for row in found["rows"]] == (
         planned["pairs"]
     )
     assert len(found["rows"]) == len(pairs())

@@ -1,11 +1,13 @@
 """The calculator: any model, text, formats and card. Computes with what `plan` computes with."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from kvchat.errors import ModelError
 from kvchat.memory.formats import FormatPair, pairs
+from kvchat.memory.verdicts import failure_of
 from kvchat.settings import Settings, changed
 from kvchat.settings_schema import FORMAT_PAIRS
 from kvchat.ui.asked import count_of, text_of
@@ -44,7 +46,9 @@ class WhatIfCalls:
         asked = text_of(sent, "pair")
         names = asked and FormatPair.parse(asked)
         formats = (names.key.name, names.value.name) if names else (None, None)
-        known = verdicts(loading.data_dir, verdict_key(settings), settings.layer_formats)
+        is_pasted = bool(text_of(sent, "config").strip())  # nothing was measured of that
+        key, layers = verdict_key(settings), settings.layer_formats
+        known = {} if is_pasted else verdicts(loading.data_dir, key, layers)
         running = {} if card else loading.measured_costs(settings.model)
         measured = running.get((planned.dtype, settings.weights))
         shown = look(planned, num_tokens, room, settings, formats, known, measured)
@@ -55,6 +59,10 @@ class WhatIfCalls:
             room.usable_bytes,
             _pairs(sent.get("all") is True),
         )
+
+        def has_failed(pair: FormatPair) -> bool:
+            return failure_of(pair, known) is not None
+
         return {
             "model": planned.spec.name,
             "dtype": planned.dtype,
@@ -62,16 +70,21 @@ class WhatIfCalls:
             "max_positions": planned.spec.max_positions,
             "context": num_tokens,
             "pair": str(shown.pair),
+            "failed": has_failed(shown.pair),
             "weights": settings.weights,
             "footprint": asdict(shown.expected) | {"total": shown.expected.total},
             "longest": shown.fits.row(),
             "short_by_bytes": shown.short_by_bytes,
             "room": asdict(room),
             "rows": [
-                asdict(row) | {"short_by_bytes": max(0, row.total_bytes - room.usable_bytes)}
+                asdict(row)
+                | {
+                    "short_by_bytes": max(0, row.total_bytes - room.usable_bytes),
+                    "failed": has_failed(FormatPair.parse(f"{row.key_format}/{row.value_format}")),
+                }
                 for row in rows
             ],
-            "chart": _chart(shown),
+            "chart": _chart(shown, has_failed),
         }
 
     def _settings(self, sent: Any) -> Settings:
@@ -111,7 +124,7 @@ def _pairs(every: bool) -> list[tuple[str, str]]:
     return [(one.key.name, one.value.name) for one in found]
 
 
-def _chart(outlook: "Outlook") -> dict[str, Any]:
+def _chart(outlook: "Outlook", has_failed: Callable[[FormatPair], bool]) -> dict[str, Any]:
     """Bytes in all against the length of a text, in each pair of formats that settings may name."""
     from kvchat.models.outlook import curve
 
@@ -119,7 +132,11 @@ def _chart(outlook: "Outlook") -> dict[str, Any]:
     longest = min(longest, max(4 * outlook.num_tokens, 8192))
     contexts = [max(1, longest * i // (_POINTS - 1)) for i in range(_POINTS)]
     lines = [
-        {"pair": f"{pair[0]}/{pair[1]}", "bytes": curve(outlook, pair, contexts)}
+        {
+            "pair": (name := f"{pair[0]}/{pair[1]}"),
+            "bytes": curve(outlook, pair, contexts),
+            "failed": has_failed(FormatPair.parse(name)),
+        }
         for pair in _pairs(every=False)
     ]
     return {"contexts": contexts, "lines": lines}

@@ -4,7 +4,7 @@
   const CARDS = [8, 12, 16, 24]; // GiB
   const ITEMS = ["weights", "kv_device", "workspace", "activations"];
   const LONGEST = 20; // of the slider: 2 to the power of
-  let model, pasted, context, slide, pair, card, own, weights, every, out, chart, table, said, counting;
+  let model, pasted, context, slide, pair, card, own, weights, dtype, every, out, chart, table, said, counting;
   let known = null;
 
   const field = (code, control, about = {}) => K.el("div", { class: "kv-field", ...about }, K.el("label", { class: "kv-label", for: control.id ?? null, text: K.say(code) }), control);
@@ -28,6 +28,7 @@
     });
     pair = choose("kv-if-pair", [["fp", K.say("ui.choice.seal_format.fp")], ...["int8", "int6", "int8/int4", "int6/int4", "int5/int4", "int4", "int2", "fp8"].map((one) => [one, K.format(one)])], "fp");
     weights = choose("kv-if-weights", [["as-is", K.say("ui.choice.weights.as-is")], ["int8", "INT8"]], "as-is");
+    dtype = choose("kv-if-dtype", [["", K.say("ui.choice.dtype.auto")], ...["fp32", "bf16", "fp16"].map((one) => [one, one])], "");
     own = K.el("input", { id: "kv-if-own", class: "kv-input", value: "10 GiB", "aria-label": K.say("ui.whatif.card.own"), hidden: true, on: { input: () => ask() } });
     card = choose("kv-if-card", [["0", K.say("ui.whatif.card.here")], ...CARDS.map((gib) => [String(gib), `${gib} GiB`]), ["own", K.say("ui.whatif.card.own")]], "0");
     every = K.el("input", { type: "checkbox", class: "kv-switch", role: "switch", id: "kv-if-every", on: { change: () => ask() } });
@@ -39,7 +40,7 @@
     body.append(
       field("ui.whatif.model", model), K.el("div", { class: "kv-field kv-if-pasted", hidden: true }, K.el("label", { class: "kv-label", for: "kv-if-config", text: K.say("ui.whatif.config") }), pasted),
       K.el("div", { class: "kv-field" }, K.el("label", { class: "kv-label", for: "kv-if-context" }, K.el("span", { text: K.say("ui.whatif.context") }), K.el("span", { class: "kv-unit", text: K.say("ui.unit.tokens") })), K.el("span", { class: "kv-slide" }, slide, context)),
-      K.el("div", { class: "kv-if-row" }, field("ui.whatif.card", card), field("ui.whatif.weights", weights), field("ui.whatif.pair", pair)), own,
+      K.el("div", { class: "kv-if-row" }, field("ui.whatif.card", card), field("ui.whatif.dtype", dtype), field("ui.whatif.weights", weights), field("ui.whatif.pair", pair)), own,
       said, out, chart, K.el("div", { class: "kv-field kv-inline" }, K.el("label", { class: "kv-label", for: "kv-if-every", text: K.say("ui.whatif.every") }), every), table);
   });
   const paint = () => slide.style.setProperty("--at", `${((slide.value - slide.min) / (slide.max - slide.min)) * 100}%`);
@@ -95,7 +96,7 @@
     const tokens = Number(context.value);
     if (!(Number.isInteger(tokens) && tokens > 0)) return refuse("ui.whatif.context.wrong");
     busy = true;
-    const found = await K.call("whatif", { model: model.value, config: model.value === "" ? pasted.value : "", context: tokens, pair: pair.value, weights: weights.value, card: bytes, all: every.checked });
+    const found = await K.call("whatif", { model: model.value, config: model.value === "" ? pasted.value : "", context: tokens, pair: pair.value, weights: weights.value, dtype: dtype.value, card: bytes, all: every.checked });
     busy = false;
     if (again) {
       again = false;
@@ -110,11 +111,12 @@
     const { footprint, room } = found;
     const rows = ITEMS.filter((name) => footprint[name]).map((name) => [K.say(`ui.item.${name}`) + (name === "activations" || (name === "weights" && found.weights_from === "config") ? K.say("ui.bar.estimated") : ""), K.size(footprint[name])]);
     const verdict = found.short_by_bytes ? K.say("ui.whatif.short", { size: K.size(found.short_by_bytes), usable: K.size(room.usable_bytes) }) : K.say("ui.whatif.fits", { usable: K.size(room.usable_bytes) });
+    const failed = found.failed ? K.say("ui.whatif.failed", { format: K.format(found.pair) }) : "";
     out.replaceChildren(
       K.el("p", { class: "kv-help", text: [K.say("ui.whatif.about", { model: found.model, dtype: found.dtype, most: found.max_positions }), room.budget_bytes === null ? K.say(room.others_bytes ? "ui.whatif.room.others" : "ui.whatif.room", { total: K.size(room.total_bytes), headroom: K.size(room.headroom_bytes), others: K.size(room.others_bytes) }) : K.say("ui.whatif.room.budget", { budget: K.size(room.budget_bytes) })].join(" ") }),
       K.el("dl", { class: "kv-if-items" }, ...rows.flatMap(([name, size]) => [K.el("dt", { text: name }), K.el("dd", { text: size })]), K.el("dt", { class: "kv-sum", text: K.say("ui.item.total") }), K.el("dd", { class: "kv-sum", text: K.size(footprint.total) })),
-      K.el("p", { class: `kv-if-verdict ${found.short_by_bytes ? "kv-short" : "kv-fits"}`, text: verdict }),
-      K.el("p", { text: K.say("ui.whatif.most", { fits: K.fitsSaid(found.longest) }) }),
+      K.el("p", { class: `kv-if-verdict ${found.short_by_bytes || failed ? "kv-short" : "kv-fits"}`, text: [verdict, failed].filter(Boolean).join(" ") }),
+      found.longest.most_tokens ? K.el("p", { text: K.say("ui.whatif.most", { fits: K.fitsSaid(found.longest) }) }) : "",
       ...(found.context > found.max_positions ? [K.el("p", { class: "kv-warn", text: K.say("ui.whatif.beyond", { most: found.max_positions }) })] : []));
     drawTable(found);
     chart.replaceChildren(K.lines(found.chart, room, found.context), legend(found.chart));
@@ -124,15 +126,15 @@
     const cells = (row) => [
       K.format(row.key_format === row.value_format ? row.key_format : `${row.key_format}/${row.value_format}`),
       K.size(row.token_bytes), K.size(row.kv_bytes),
-      row.short_by_bytes ? K.say("ui.whatif.cell.short", { size: K.size(row.short_by_bytes) }) : K.say("ui.whatif.cell.fits"),
+      (row.short_by_bytes ? K.say("ui.whatif.cell.short", { size: K.size(row.short_by_bytes) }) : K.say("ui.whatif.cell.fits")) + (row.failed ? ` · ${K.say("ui.whatif.cell.failed")}` : ""),
       K.number(row.largest_context),
     ];
     table.replaceChildren(K.el("table", { class: "kv-table" },
       K.el("caption", { class: "kv-help", text: K.say("ui.whatif.table") }),
       K.el("thead", {}, K.el("tr", {}, ...columns.map((name) => K.el("th", { scope: "col", text: K.say(`ui.whatif.column.${name}`) })))),
-      K.el("tbody", {}, ...found.rows.map((row) => K.el("tr", { class: row.short_by_bytes ? "kv-short" : "kv-fits" }, ...cells(row).map((text) => K.el("td", { text })))))));
+      K.el("tbody", {}, ...found.rows.map((row) => K.el("tr", { class: row.short_by_bytes || row.failed ? "kv-short" : "kv-fits" }, ...cells(row).map((text) => K.el("td", { text })))))));
   };
-  const legend = (found) => K.el("figcaption", { class: "kv-if-legend" }, ...found.lines.map((line, at) => K.el("span", {}, K.el("i", { class: `kv-l${at}` }), K.format(line.pair))));
+  const legend = (found) => K.el("figcaption", { class: "kv-if-legend" }, ...found.lines.map((line, at) => K.el("span", {}, K.el("i", { class: `kv-l${at}` }), K.format(line.pair) + (line.failed ? ` (${K.say("ui.whatif.cell.failed")})` : ""))));
 
   // Bytes in all against the length of a text, a line a pair; the card as a line across
   const W = 400;

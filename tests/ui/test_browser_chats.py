@@ -139,6 +139,7 @@ def test_a_chat_is_saved_and_opened_again_with_its_branches(
     assert say("export.question", lang, turn=2) in text
     tiny.talks.delete(chat)
     page.locator("#kv-chat-file").set_input_files(saved["json"])
+    page.wait_for_function(f"kvchat.notes.chat === kvchat.chat && kvchat.chat !== '{chat}'")
     expect(page.locator(".kv-chat-title")).to_have_text("저장할 채팅")
     expect(page.locator(".kv-versions")).to_contain_text("2/2")
     page.get_by_role("button", name=say("ui.version.before", lang)).click()

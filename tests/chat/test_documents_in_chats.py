@@ -32,7 +32,7 @@ def long_pdf(path: Path) -> Path:
 
 def kept_files(conversations: Conversations) -> list[str]:
     folder = conversations._saved._path.parent / "documents"
-    return sorted(one.name for one in folder.iterdir())
+    return sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
 
 
 def is_empty(conversations: Conversations) -> bool:

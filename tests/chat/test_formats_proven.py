@@ -154,7 +154,7 @@ def test_before_it_is_known_nothing_is_stepped_down_to(
         conversations.apply({"seal_format": "int8"})
         assert conversations.status()["notices"] == ["notice.format_unmeasured"]
         found = choices(conversations)["int8"]
-        assert found["label"] == "int8 (not measured on this model)"
+        assert found["label"] == "INT8 (not measured on this model)"
         assert found["note"] == "Being measured on this model just now."
     finally:
         go_on.set()

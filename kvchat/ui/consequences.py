@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.reach import PAGE_LETTERS, letters_per_token, tokens_per_page
-from kvchat.errors import KVChatError
+from kvchat.errors import KVChatError, ModelError
 from kvchat.memory.formats import FormatPair
 from kvchat.settings import SCHEMA, Settings
 from kvchat.ui.forms import judged
@@ -33,9 +33,9 @@ def consequences(
     }
     try:
         now, then = held.foretell(held.now), held.foretell(settings)
+        reach = _reach(conversations, lang, chat)
     except KVChatError as error:
         return found | {"problem": problem(error, lang)}
-    reach = _reach(conversations, lang, chat)
     return found | {"now": _row(now) | reach(now.tokens), "then": _row(then) | reach(then.tokens)}
 
 
@@ -56,10 +56,12 @@ def _reach(
     conversations: "Conversations", lang: Language, chat: str
 ) -> Callable[[int], dict[str, int]]:
     """What tokens of the model that runs are, in letters and in pages of a document; estimates.
-    `page_tokens`: of the chat's own documents, 0 where `page_letters` are a rule of thumb.
+    `page_tokens`: of the chat's own documents, 0 where `page_letters` are a rule of thumb. Raises
+    ModelError where no model runs any more.
     """
     engine = conversations.loading.engine
-    assert engine is not None  # it was foretold
+    if engine is None:  # let go of meanwhile
+        raise ModelError("model_still_loading")
     shown = letters = letters_per_token(engine.loaded.tokenizer, lang)
     if lang == "ko":
         shown = conversations.gauges.hangul_per_token or 0.0

@@ -108,7 +108,7 @@
     let kept = "";
     const drawCosts = (rows, effects) => {
       const formats = K.frame?.formats ?? {};
-      const wanted = rows.filter((row) => !row.known || "seal_format" in effects || "floor_format" in effects);
+      const wanted = (rows ?? []).filter((row) => !row.known || "seal_format" in effects || "floor_format" in effects);
       const state = JSON.stringify([wanted, formats.stage, formats.pairs, formats.done]);
       if (state === kept) return;
       kept = state;

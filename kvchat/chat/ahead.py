@@ -128,7 +128,8 @@ class AheadOfQuestions:
     def _shared_ids(self, chat: str, engine: Engine) -> tuple[int, ...]:
         """What the prompts of any two questions begin with; empty where no document is whole."""
         there = attached(self._store, chat)
-        decided = decided_next(there, self._shelf, self._settings(), engine)
+        room = room_next(engine)
+        decided = decided_next(there, self._shelf, self._settings(), room)
         if all(one.mode != "whole" for one in decided):
             return ()
         modes = {one.document.document: (one.mode, one.reason or "") for one in decided}
@@ -154,9 +155,12 @@ class AheadOfQuestions:
         return tuple(one for one, _ in same)
 
 
-def decided_next(
-    there: Attached, shelf: Shelf, settings: Settings, engine: Engine
-) -> list[Decided]:
-    """How the documents that were read will be read for the next question, if it is a short one."""
+def room_next(engine: Engine) -> Room:
+    """For what the next question brings along, if it is a short one."""
+    return Room(engine.fits().tokens, QUESTION_TOKENS)
+
+
+def decided_next(there: Attached, shelf: Shelf, settings: Settings, room: Room) -> list[Decided]:
+    """How the documents that were read will be read for the next question, in that room."""
     read = [one for one in there.documents if shelf.is_read(one.document)]
-    return decide(there, read, shelf, settings, Room(engine.fits().tokens, QUESTION_TOKENS))
+    return decide(there, read, shelf, settings, room)

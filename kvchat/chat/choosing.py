@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kvchat.chat.ahead import QUESTION_TOKENS, AheadOfQuestions, decided_next
+from kvchat.chat.ahead import AheadOfQuestions, decided_next, room_next
 from kvchat.chat.attached import Attached, attached
 from kvchat.chat.bring import MOST_SHARE, WHOLE_SHARE, Decided, Room
 from kvchat.chat.shelf import Shelf
@@ -74,7 +74,7 @@ class Choosing:
         if engine is None:
             return []
         there, settings = attached(self._store, chat), self._settings()
-        room = Room(engine.fits().tokens, QUESTION_TOKENS)
+        room = room_next(engine)
         passages = settings.passages * (PASSAGE_TOKENS + FENCE_TOKENS)
         again = ReadAgain(self._store, chat, there, self._counter(engine))
         costs, found, taken = engine.costs, list[dict[str, Any]](), 0
@@ -88,7 +88,7 @@ class Choosing:
             full = blocks(tokens - rest)
             return full + (blocks(tokens - rest + BLOCK_TOKENS) - full) * rest // BLOCK_TOKENS
 
-        for one in decided_next(there, self._shelf, settings, engine):
+        for one in decided_next(there, self._shelf, settings, room):
             searched = min(passages, one.tokens)
             found.append(
                 {

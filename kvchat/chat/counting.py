@@ -59,17 +59,20 @@ class TokenCounts:
         key = (document.sha256, left, size)
         if key in self._whole or self.count is None:
             return self._whole.get(key, 0)
-        count = self.count
         if size > LONG_CHARACTERS:
-            found = self._by_page(document, left)
-        else:
-            with self._lock:  # who waited for it has it now
-                found = self._whole.get(key) or count(fence_document(document, left))
-                self._whole[key] = found
-        if self.count is count:
+            return self._of_long(document, left, key)
+        with self._lock:  # who waited for it has it now
+            found = self._whole.get(key) or self.count(fence_document(document, left))
             self._whole[key] = found
-        else:
-            self._whole.pop(key, None)
+        return found
+
+    def _of_long(self, document: ReadDocument, left: Pages, key: tuple[str, Pages, int]) -> int:
+        """Another model may come meanwhile: it counts for itself."""
+        count = self.count
+        found = self._by_page(document, left)
+        with self._lock:
+            if self.count is count:
+                self._whole[key] = found
         return found
 
     def of_whole_if_known(self, document: ReadDocument) -> int:

@@ -15,6 +15,9 @@ Status = Literal[
     "queued", "reading", "summing", "summarizing", "prefill", "decode", "done", "stopped", "failed"
 ]
 ENDED = ("done", "stopped", "failed")
+# How a question is asked again: as it was; also where it only fits without the headroom (see
+# at_own_risk.py); with a repetition penalty (see asking.py).
+Way = Literal["usual", "at_own_risk", "less_repeating"]
 
 
 class LiveAnswer:
@@ -35,8 +38,7 @@ class LiveAnswer:
         self.finish_reason: str | None = None
         self.ledger: list[dict[str, Any]] = []
         self.cancel = threading.Event()
-        self.at_own_risk = False  # see at_own_risk.py
-        self.less_repeating = False  # see asking.py
+        self.way: Way = "usual"
         # None is a frame's place. Only the newest is kept: an answer makes ten a second.
         self._events: list[dict[str, Any] | None] = []
         self._frame: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.admit import Told
-from kvchat.chat.answer import ENDED, LiveAnswer
+from kvchat.chat.answer import ENDED, LiveAnswer, Way
 from kvchat.chat.api_chats import begin, chats_to_go_on_with, go_on
 from kvchat.chat.asking import Admit, Asking, Keeper, as_told, less_repeating
 from kvchat.chat.at_own_risk import at_own_risk
@@ -118,17 +118,9 @@ class Answers:
         with self._unless_it_fails(live):
             return self._asked(live)
 
-    def regenerate(
-        self,
-        chat: str,
-        question: Message,
-        turn: int,
-        *,
-        at_own_risk: bool = False,
-        less_repeating: bool = False,
-    ) -> LiveAnswer:
+    def regenerate(self, chat: str, question: Message, turn: int, way: Way) -> LiveAnswer:
         live = self._begin(chat, turn, question.content)
-        live.at_own_risk, live.less_repeating = at_own_risk, less_repeating
+        live.way = way
         with self._unless_it_fails(live):
             self._store.fork(chat, question.hash)
             return self._start(live, lambda engine: self._told(engine, live, question))
@@ -243,10 +235,10 @@ class Answers:
 
     def _asking(self, live: LiveAnswer, keeper: Keeper) -> Asking:
         settings = self._settings()
-        settings = less_repeating(settings) if live.less_repeating else settings
+        settings = less_repeating(settings) if live.way == "less_repeating" else settings
         self._frames.answering(live.chat)
         admit = self._admit(live, keeper, settings, self._store)
-        admit = at_own_risk(admit) if live.at_own_risk else admit
+        admit = at_own_risk(admit) if live.way == "at_own_risk" else admit
         return Asking(
             settings,
             dress=lambda frame: self._frames.dressed(frame, live.chat),

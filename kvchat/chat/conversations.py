@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.ahead import AheadOfQuestions
-from kvchat.chat.answer import LiveAnswer
+from kvchat.chat.answer import LiveAnswer, Way
 from kvchat.chat.answers import Answers
 from kvchat.chat.branch import Branch, with_pending
 from kvchat.chat.carrying import Carrying
@@ -247,24 +247,10 @@ class Conversations:
     # there, so that a page that was not told of a change cannot act on another turn.
 
     def regenerate(
-        self,
-        chat: str,
-        turn: int,
-        name: str | None = None,
-        *,
-        at_own_risk: bool = False,
-        less_repeating: bool = False,
+        self, chat: str, turn: int, name: str | None = None, way: Way = "usual"
     ) -> LiveAnswer:
-        """Answers the same question again, as another version of that turn. `at_own_risk`: also
-        where it only fits without the headroom; `less_repeating`: with a repetition penalty.
-        """
-        return self._answers.regenerate(
-            chat,
-            self._question(chat, turn, name),
-            turn,
-            at_own_risk=at_own_risk,
-            less_repeating=less_repeating,
-        )
+        """Answers the same question again, as another version of that turn."""
+        return self._answers.regenerate(chat, self._question(chat, turn, name), turn, way)
 
     def edit(self, chat: str, turn: int, text: str, name: str | None = None) -> LiveAnswer:
         """Asks something else in that turn's place; what was there stays, as another version."""

@@ -129,9 +129,9 @@ class Following:
             case "regenerate":
                 return chat, talks.regenerate(chat, asked.turn, asked.name)
             case "anyway":
-                return chat, talks.regenerate(chat, asked.turn, asked.name, at_own_risk=True)
+                return chat, talks.regenerate(chat, asked.turn, asked.name, "at_own_risk")
             case "less_repeating":
-                return chat, talks.regenerate(chat, asked.turn, asked.name, less_repeating=True)
+                return chat, talks.regenerate(chat, asked.turn, asked.name, "less_repeating")
             case "edit":
                 return chat, talks.edit(chat, asked.turn, asked.text, asked.name)
             case "continue":

@@ -45,7 +45,7 @@ def test_the_headroom_is_used_when_a_person_says_so(start: Start) -> None:
     again = talks.regenerate(chat, 1)
     assert again.wait_ended(60)
     assert again.error is not None  # nothing has changed but that it is said
-    sent = talks.regenerate(chat, 1, at_own_risk=True)
+    sent = talks.regenerate(chat, 1, way="at_own_risk")
     assert sent.wait_ended(60)
     assert sent.error is None
     assert sent.figures is not None
@@ -63,7 +63,7 @@ def test_over_the_budget_it_stays_refused(start: Start) -> None:
     sent = talks.ask(chat, LONG * 3)
     assert sent.wait_ended(60)
     assert sent.error is not None
-    again = talks.regenerate(chat, 1, at_own_risk=True)
+    again = talks.regenerate(chat, 1, way="at_own_risk")
     assert again.wait_ended(60)
     assert again.error is not None
     assert again.error.code in ("prompt_over_memory", "prompt_over_length")

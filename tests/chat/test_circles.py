@@ -52,7 +52,7 @@ def test_it_is_ended_where_it_closes_and_not_a_token_is_changed(start: Start) ->
     assert going_on.text.startswith(cut.text)
     assert len(sampled(talks, chat)) > closed
 
-    other = ended(talks.regenerate(chat, 1, less_repeating=True))
+    other = ended(talks.regenerate(chat, 1, way="less_repeating"))
     assert (other.text != cut.text, other.finish_reason) == (True, "length")
     assert talks.settings.repetition_penalty == 1.0  # it was for that answer
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from kvchat.chat.answer import ENDED, LiveAnswer
+from kvchat.chat.answer import ENDED, LiveAnswer, Way
 from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
 from kvchat.chat.undo import Cost
 from kvchat.errors import DocumentError, KVChatError, RequestError, SettingsError, StoreError
@@ -92,7 +92,7 @@ class StandIn:
         self.programs: list[dict[str, Any]] = []
         self.other_bytes, self.refuse_settings = OTHER, False
         self.marks: list[dict[str, Any]] = []
-        self.at_own_risk = self.less_repeating = False
+        self.way: Way = "usual"
         self.kept_bytes: int | None = None  # of the chat, while another one's text is open
         self.other_version: int | None = None  # the turn of which another one is in the text
         self.host_bytes = 0  # of the oldest turn, moved to the computer's memory
@@ -306,15 +306,9 @@ class StandIn:
         return self._begin(chat, path[-1] if path else here.root, node)
 
     def regenerate(
-        self,
-        chat: str,
-        turn: int,
-        name: str | None = None,
-        *,
-        at_own_risk: bool = False,
-        less_repeating: bool = False,
+        self, chat: str, turn: int, name: str | None = None, way: Way = "usual"
     ) -> LiveAnswer:
-        self.at_own_risk, self.less_repeating = at_own_risk, less_repeating
+        self.way = way
         here = self._chat(chat)
         self._refuse_another(turn, name)
         old = here.path()[turn - 1]

@@ -210,7 +210,7 @@ def test_where_only_the_headroom_is_short_it_is_sent_anyway(
     ask(page, "count to 5", wait=False)
     page.locator(".kv-memory-card").get_by_role("button", name=name).click()
     page.wait_for_function("kvchat.notes.turns.at(-1).answered && !kvchat.notes.live")
-    assert looking.talks.at_own_risk
+    assert looking.talks.way == "at_own_risk"
     assert page.locator(".kv-text").last.inner_text() == "1 2 3 4 5"
 
 

@@ -131,7 +131,7 @@ def test_an_answer_in_circles_says_so_and_is_tried_with_a_penalty(looking: Looki
     end.get_by_role("button").last.click()
     expect(page.locator(".kv-versions")).to_have_text("2/2")
     answered(page)
-    assert looking.talks.less_repeating
+    assert looking.talks.way == "less_repeating"
 
 
 def test_a_question_that_failed_says_why_also_later(looking: Looking) -> None:

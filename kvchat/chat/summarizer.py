@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kvchat.chat.admit import Admitted, Told, admit, admit_with
 from kvchat.chat.answer import LiveAnswer
+from kvchat.chat.summary_request import summary_request
 from kvchat.chat.template import ChatMessage
-from kvchat.engine.events import Done, Event, Failed, Priority, Request, Sampling, Took
+from kvchat.engine.events import Done, Event, Failed, Priority, Request, Took
 from kvchat.engine.worker import Worker
 from kvchat.errors import OutOfMemory
 from kvchat.planner.ledger import entry
@@ -154,23 +155,8 @@ class Summarizer:
         most: int,
     ) -> Request | None:
         """None where they do not fit together."""
-        settings = replace(settings, max_new_tokens=most, ladder=("drop_idle", "shrink_chunk"))
-        told = Told("", (), [ChatMessage("user", _question(earlier, messages), "")])
-        try:
-            found = admit(told, engine.loaded, settings, engine.last_snapshot, engine.costs)
-        except OutOfMemory:
-            return None
-        return Request(
-            prompt_ids=found.prompt.token_ids,
-            spans=(),
-            max_new_tokens=min(most, found.plan.reply_tokens),
-            prefill_chunk=found.plan.prefill_chunk,
-            sampling=Sampling(),
-            stop=engine.loaded.stop,
-            priority=self._priority,
-            cancel=self._live.cancel,
-            chat=self._live.chat,
-        )
+        text = _question(earlier, messages)
+        return summary_request(text, engine, settings, most, self._live, self._priority)
 
     def _answered(self, request: Request) -> str | None:
         last: Event | None = None

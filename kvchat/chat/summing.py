@@ -15,16 +15,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvchat.chat.admit import Told, admit
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.shelf import Shelf
-from kvchat.chat.template import ChatMessage
+from kvchat.chat.summary_request import summary_request
 from kvchat.documents.fence import fence_passages, fence_summaries, pages_summed
 from kvchat.documents.passages import Passage
 from kvchat.documents.terms import terms
-from kvchat.engine.events import Done, Event, Request, Sampling
+from kvchat.engine.events import Done, Event
 from kvchat.engine.worker import Worker
-from kvchat.errors import OutOfMemory
 from kvchat.planner.ledger import entry, pages
 from kvchat.settings import Settings
 from kvchat.store.records import Attachment, ChatDocument
@@ -178,33 +176,14 @@ class SummingUp:
         if self._live.cancel.is_set():
             return ""
         self._tell()
-        request = self._request(f"{fenced}\n\n{_ASKED[self._korean]}")
+        text = f"{fenced}\n\n{_ASKED[self._korean]}"
+        request = summary_request(text, self._engine, self._settings, self._written, self._live)
         events: deque[Event] = deque(maxlen=1)
         if request is not None:
             events.extend(self._worker.submit(request))
         self._done += 1
         last = events.pop() if events else None
         return " ".join(last.text.split()) if isinstance(last, Done) else ""
-
-    def _request(self, text: str) -> Request | None:
-        engine = self._engine
-        ladder = ("drop_idle", "shrink_chunk")
-        settings = replace(self._settings, max_new_tokens=self._written, ladder=ladder)
-        told = Told("", (), [ChatMessage("user", text, "")])
-        try:
-            found = admit(told, engine.loaded, settings, engine.last_snapshot, engine.costs)
-        except OutOfMemory:
-            return None
-        return Request(
-            prompt_ids=found.prompt.token_ids,
-            spans=(),
-            max_new_tokens=min(self._written, found.plan.reply_tokens),
-            prefill_chunk=found.plan.prefill_chunk,
-            sampling=Sampling(),
-            stop=engine.loaded.stop,
-            cancel=self._live.cancel,
-            chat=self._live.chat,
-        )
 
     def _tell(self) -> None:
         """How far it is; how long it takes once one part is done."""

@@ -18,6 +18,7 @@ from kvchat.chat.branch import Branch, with_pending
 from kvchat.chat.carrying import Carrying
 from kvchat.chat.choosing import Choosing
 from kvchat.chat.export import report_lines
+from kvchat.chat.document_rows import DocumentRows
 from kvchat.chat.frames import Frames
 from kvchat.chat.gauges import Gauges
 from kvchat.chat.held_settings import HeldSettings
@@ -34,10 +35,7 @@ from kvchat.chat.undo import Cost, TakingBack
 from kvchat.documents.pages import Mark
 from kvchat.errors import RequestError
 from kvchat.kvcache.disk import KV_FOLDER, KVFolder
-from kvchat.models.verdicts import (
-    Verdict,
-    notices_about,
-)
+from kvchat.models.verdicts import Verdict, notices_about
 from kvchat.settings import Settings
 from kvchat.settings_sources import Sources
 from kvchat.store.records import Message
@@ -77,6 +75,7 @@ class Conversations:
         self.loading = Loading(self.held, data_dir, self._use, lambda: self._answers.stop_all())
         self._worker = self.loading.worker
         self._frames = Frames(
+        self._document_rows = DocumentRows(self._store, self._shelf, self._known, self.ahead)
             self._store,
             self._worker,
             self._known,
@@ -302,12 +301,7 @@ class Conversations:
         return self._answers.complete(messages, overrides, stop)
 
     def _question(self, chat: str, turn: int, name: str | None = None) -> Message:
-        questions = Branch(self._store, chat).questions()
-        if not 1 <= turn <= len(questions):
-            raise RequestError("turn_gone", turn=turn)
-        if name is not None and questions[turn - 1].hash != name:
-            raise RequestError("turn_changed", turn=turn)
-        return questions[turn - 1]
+        return Branch(self._store, chat).question(turn, name)
 
     # --- pins, and taking back --------------------------------------------------------------------
 
@@ -355,28 +349,7 @@ class Conversations:
         self.ahead.look(chat)
 
     def documents(self, chat: str) -> list[DocumentRow]:
-        attached = self._store.chat_documents(chat)
-        known = self._known.of(chat) if attached else None
-        pins = self._store.document_pins(chat) if attached else {}
-        chosen = self._store.chosen_modes(chat) if attached else {}
-        left = self._store.left_pages(chat) if attached else {}
-        ahead = self.ahead.progress(chat) if attached else None
-        none: frozenset[int] = frozenset()
-        return [
-            DocumentRow(
-                one.document,
-                one.name,
-                mode=known.modes.get(one.document) if known else None,
-                **self._shelf.row(one.document, one.name),
-                pinned=pins.get(one.document, none) is None,
-                pinned_pages=tuple(sorted(pins.get(one.document) or none)),
-                chosen=chosen.get(one.document),
-                left_pages=tuple(sorted(left.get(one.document, none))),
-                ahead=ahead,
-                formats=known.formats.get(one.document) if known else None,
-            )
-            for one in attached
-        ]
+        return self._document_rows.of(chat)
 
     def wait_documents(self, chat: str) -> list[DocumentRow]:
         """The rows once all documents of the chat are read, or found unreadable. Blocks."""

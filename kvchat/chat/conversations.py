@@ -17,6 +17,7 @@ from kvchat.chat.answers import Answers
 from kvchat.chat.branch import Branch, with_pending
 from kvchat.chat.carrying import Carrying
 from kvchat.chat.choosing import Choosing
+from kvchat.chat.document_rows import DocumentRows
 from kvchat.chat.export import report_lines
 from kvchat.chat.document_rows import DocumentRows
 from kvchat.chat.frames import Frames
@@ -71,11 +72,11 @@ class Conversations:
             lambda: self.settings,
             lambda chat: self.live(chat) is not None,
         )
+        self._document_rows = DocumentRows(self._store, self._shelf, self._known, self.ahead)
         # from here on a model may stand at any moment, and is given to what is above
         self.loading = Loading(self.held, data_dir, self._use, lambda: self._answers.stop_all())
         self._worker = self.loading.worker
         self._frames = Frames(
-        self._document_rows = DocumentRows(self._store, self._shelf, self._known, self.ahead)
             self._store,
             self._worker,
             self._known,

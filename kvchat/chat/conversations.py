@@ -19,7 +19,6 @@ from kvchat.chat.carrying import Carrying
 from kvchat.chat.choosing import Choosing
 from kvchat.chat.document_rows import DocumentRows
 from kvchat.chat.export import report_lines
-from kvchat.chat.document_rows import DocumentRows
 from kvchat.chat.frames import Frames
 from kvchat.chat.gauges import Gauges
 from kvchat.chat.held_settings import HeldSettings

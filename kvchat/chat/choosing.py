@@ -13,7 +13,7 @@ from kvchat.chat.bring import MOST_SHARE, WHOLE_SHARE, Decided, Room
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.suiting import FENCE_TOKENS
 from kvchat.chat.told import message_text
-from kvchat.chat.undo import read_tokens_per_s
+from kvchat.chat.reading_again import read_tokens_per_s
 from kvchat.errors import RequestError
 from kvchat.memory.formats import BLOCK_TOKENS
 from kvchat.settings import Settings

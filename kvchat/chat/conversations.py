@@ -19,6 +19,7 @@ from kvchat.chat.carrying import Carrying
 from kvchat.chat.choosing import Choosing
 from kvchat.chat.document_rows import DocumentRows
 from kvchat.chat.export import report_lines
+from kvchat.chat.foreseen import Foreseeing
 from kvchat.chat.frames import Frames
 from kvchat.chat.gauges import Gauges
 from kvchat.chat.held_settings import HeldSettings
@@ -28,10 +29,11 @@ from kvchat.chat.listing import Listing, drop_unlisted
 from kvchat.chat.loading import Loading
 from kvchat.chat.meanings import Meanings
 from kvchat.chat.pinning import Pinning
+from kvchat.chat.reading_again import Cost
 from kvchat.chat.rows import ChatRow, DocumentRow, Exchange
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.titles import title_follows
-from kvchat.chat.undo import Cost, TakingBack
+from kvchat.chat.undo import TakingBack
 from kvchat.documents.pages import Mark
 from kvchat.errors import RequestError
 from kvchat.kvcache.disk import KV_FOLDER, KVFolder
@@ -90,6 +92,7 @@ class Conversations:
             self._store, self._shelf, lambda: self._engine, lambda: self.settings
         )
         self._taking_back = TakingBack(self._store, self._shelf)
+        self.foreseeing = Foreseeing(self._store, self._shelf, self.held, lambda: self._engine)
         self.carrying = Carrying(self._store, self._shelf)
         self.listing = Listing(
             self._store,

@@ -140,6 +140,10 @@ class HeldSettings:
         """Raises SettingsError."""
         return changed(self.now, changes)
 
+    def needs_reload(self, settings: Settings) -> bool:
+        """Whether the model that runs must be loaded again for them."""
+        return any(self._differs(name, settings) for name in _after_reload(SCHEMA))
+
     def foretell(self, settings: Settings) -> Foretold:
         """What these settings would mean here: now, or after a reload where they need one. Raises
         ModelError where no model is loaded, or the one that they name cannot be read.
@@ -150,7 +154,7 @@ class HeldSettings:
         if engine is None:
             raise ModelError("model_still_loading")
         device = engine.loaded.device
-        if all(not self._differs(name, settings) for name in _after_reload(SCHEMA)):
+        if not self.needs_reload(settings):
             limits = limits_for(settings, device, self.verdicts())
             return foretell(engine.room.costs_under(limits), engine.room.latest, limits)
         about = (settings.model, settings.dtype, settings.weights, settings.layer_formats)

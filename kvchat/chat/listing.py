@@ -12,9 +12,9 @@ from typing import Any
 
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.frames import Frames
+from kvchat.chat.reading_again import read_tokens_per_s
 from kvchat.chat.rows import ChatRow, Hit
 from kvchat.chat.shelf import Shelf
-from kvchat.chat.undo import read_tokens_per_s
 from kvchat.errors import RequestError
 from kvchat.store.records import Chat
 from kvchat.store.search import Found, composed, folded

@@ -7,14 +7,15 @@ what cannot be is refused with the numbers. Knows no cache.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from kvchat.chat.admit import Admitted, Told, admit_with
 from kvchat.chat.asked_back import ASKED, ASKED_HELD, Asked, asked_back, asked_on
 from kvchat.chat.attached import attached
 from kvchat.chat.marks import Marks, entries_on, marks, marks_on
+from kvchat.chat.reading_again import Cost, cost_from, rate_of
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.told import told_of_branch
 from kvchat.errors import OutOfMemory, RequestError
@@ -27,27 +28,7 @@ from kvchat.store.store import Store
 if TYPE_CHECKING:
     from kvchat.engine.engine import Engine
 
-LEAST_READ_TOKENS = 32  # what is shorter says nothing of how fast a prompt is read
 _LOSES_NOTHING = ("drop_idle", "shrink_chunk")  # what may be done for it and take nothing else
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What the next question then has the model read again; `s`: None where nothing was measured
-    yet.
-    """
-
-    tokens: int
-    s: float | None
-
-
-def read_tokens_per_s(figures: Iterable[Mapping[str, Any] | None]) -> float | None:
-    """As measured with the newest reply for which enough was read; theirs come newest first."""
-    for one in figures:
-        read = one.get("prompt_tokens", 0) - one.get("reused_tokens", 0) if one else 0
-        if one and read >= LEAST_READ_TOKENS and one.get("prefill_s", 0) > 0:
-            return float(read / one["prefill_s"])
-    return None
 
 
 class TakingBack:
@@ -72,9 +53,11 @@ class TakingBack:
             if row.code in LEAVES_OUT:
                 raise OutOfMemory("undo_no_room", **facts) from None
             raise OutOfMemory("undo_no_room_as_it_was", **facts) from None
-        tokens = 0 if row.undo == "bring_back" else _tokens_from(admitted, row)
-        rate = read_tokens_per_s(self._figures(chat))
-        return Cost(tokens, tokens / rate if rate is not None else None)
+        rate = rate_of(self._store, chat)
+        if row.undo == "bring_back":
+            return Cost(0, None if rate is None else 0.0)
+        ids, as_it_was = admitted.prompt.token_ids, row.code not in LEAVES_OUT
+        return cost_from(_start_of(row, admitted), ids, engine, rate, as_it_was=as_it_was)
 
     def ask(self, chat: str, number: int, engine: Engine, settings: Settings) -> Cost:
         """The same, and asks for it."""
@@ -99,12 +82,6 @@ class TakingBack:
 
     def _told(self, chat: str) -> Told:
         return told_of_branch(self._store, chat, self._shelf, attached(self._store, chat))
-
-    def _figures(self, chat: str) -> Iterable[Mapping[str, Any]]:
-        for message in reversed(self._store.messages(chat)):
-            made = self._store.generation(message.hash, chat)
-            if made is not None:
-                yield made.figures
 
 
 def _seen(told: Told, there: Marks) -> Told:
@@ -157,10 +134,8 @@ def _admitted(told: Told, wanted: Collection[str], engine: Engine, settings: Set
     return admit_with(told, wanted, engine.loaded, settings, engine.last_snapshot, engine.costs)
 
 
-def _tokens_from(admitted: Admitted, row: LedgerEntry) -> int:
-    """From the first of the row's turns and documents to the end: what comes after is read again,
-    too.
-    """
+def _start_of(row: LedgerEntry, admitted: Admitted) -> int:
+    """Of the first of the row's turns and documents: what comes after it is read again, too."""
     names = {*row.turns, *(one["document"] for one in row.documents)}
     starts = [span.start for span in admitted.prompt.spans if span.name in names]
-    return len(admitted.prompt.token_ids) - min(starts, default=0)
+    return min(starts, default=0)

@@ -23,6 +23,7 @@ from kvchat.kvcache.blocks import (
     FP,
     Block,
     HotWindow,
+    chain,
     chain_key,
     copy_tokens,
 )
@@ -113,6 +114,11 @@ class DiskTier:
         self._table.remove([name])
         self._folder.remove([name])
         self.removed.append(name)
+
+    @property
+    def model(self) -> str:
+        """The folder of its files, which no other model or precision reads."""
+        return self._model
 
     @property
     def num_bytes(self) -> int:
@@ -347,6 +353,20 @@ class DiskTier:
         s = time.perf_counter() - began
         formats = tuple(sorted(loading.formats, key=str))
         return Restored(max(0, gained), loading.num_bytes, s, formats)
+
+    def num_stored(self, token_ids: Ids[int]) -> int:
+        """Leading tokens of which whole blocks are stored, as layers without a window see them; to
+        be loaded where there is room. Any thread may ask.
+        """
+        if not self.quota_bytes or not len(self._table):
+            return 0
+        geometries, floor, found = self._pool.geometries, self._pool.storing.floor, 0
+        groups = [g for g, one in enumerate(geometries) if one.window is None]
+        for key, _ in chain(self._pool.index.root, token_ids):
+            if any(self._table.find(key, g, floor) is None for g in groups or [0]):
+                break
+            found += BLOCK_TOKENS
+        return found
 
     def _used(self, chat: str, files: list[str]) -> None:
         self._folder.note(chat, files)

@@ -22,8 +22,8 @@ def consequences(
     conversations: "Conversations", changes: Mapping[str, object], lang: Language, chat: str = ""
 ) -> dict[str, Any]:
     """`now` and `then` side by side, when each change takes effect, and what the formats cost this
-    model. `chat`: whose documents pages are told by. Where it cannot be foretold `problem` says
-    why. Raises SettingsError for wrong values.
+    model. `chat`: whose documents pages are told by, and what would be left out of it. Where it
+    cannot be foretold `problem` says why. Raises SettingsError for wrong values.
     """
     held = conversations.held
     settings = held.with_changes(changes)
@@ -36,7 +36,20 @@ def consequences(
         reach = _reach(conversations, lang, chat)
     except KVChatError as error:
         return found | {"problem": problem(error, lang)}
-    return found | {"now": _row(now) | reach(now.tokens), "then": _row(then) | reach(then.tokens)}
+    found |= {"now": _row(now) | reach(now.tokens), "then": _row(then) | reach(then.tokens)}
+    if chat and then.tokens < now.tokens:
+        found["chat"] = _left_out(conversations, settings, lang, chat)
+    return found
+
+
+def _left_out(
+    conversations: "Conversations", settings: Settings, lang: Language, chat: str
+) -> dict[str, Any] | None:
+    try:
+        foreseen = conversations.foreseeing.left_out(chat, settings)
+    except KVChatError as error:
+        return {"problem": problem(error, lang)}
+    return asdict(foreseen) if foreseen is not None else None
 
 
 def _row(foretold: "Foretold") -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from kvchat.chat.asked_back import asked_back, came_back
 from kvchat.chat.marks import Marks, formats_of, held_better, marks, read_anew
-from kvchat.chat.undo import offered, read_tokens_per_s
+from kvchat.chat.reading_again import read_tokens_per_s
+from kvchat.chat.undo import offered
 from kvchat.planner.ledger import pages
 from kvchat.store.records import LedgerEntry
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from PIL import Image, ImageDraw
@@ -86,6 +87,7 @@ class StandIn:
         self.broken: KVChatError | None = None  # why the model could not be loaded
         self.applied: list[dict[str, object]] = []
         self.choosing = self.library = StandInDocuments(self)
+        self.foreseeing = SimpleNamespace(left_out=lambda *_: None)
         self._chats: dict[str, Chat] = {}
         self._numbers = count(1)
         self.gauges = StandInGauges(self)
@@ -145,7 +147,8 @@ class StandIn:
                        "budget": self.budget, "headroom": HEADROOM, "age_s": 0.0,
                        "programs": list(self.programs)},
             "weights_bytes": WEIGHTS, "activations_bytes": computing, "runtime_bytes": RUNTIME,
-            "estimated": ["activations_bytes"], "library_bytes": 0, "hangul_per_token": 0.62,
+            "estimated": ["activations_bytes"], "library_bytes": 0,
+            "hangul_per_token": 0.62, "letters_per_token": 4.1,
             "kv": {"device_bytes": kv + hot + slack, "disk_bytes": 0,
                    "host_bytes": sum(s["host_bytes"] for s in spans),
                    "hot_window_bytes": hot, "slack_bytes": slack, "idle_bytes": idle,

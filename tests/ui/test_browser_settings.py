@@ -121,6 +121,24 @@ def test_a_slider_says_what_it_would_mean_and_so_it_is(screen: Screen, lang: str
     expect(page.locator(".kv-outlook")).to_contain_text(screen.say("ui.outlook.limit.length"))
 
 
+@pytest.mark.parametrize("lang", ["ko"])
+def test_a_budget_under_the_open_chat_says_what_it_leaves_out(
+    screen: Screen, tiny: Tiny, lang: str
+) -> None:
+    talks, page = tiny.talks, screen.page
+    chat = talks.new_chat()
+    for turn in range(1, 7):
+        talks.ask(chat, f"What does the memory of this chat hold, and why? {turn}").wait_ended(60)
+    page.evaluate(f"kvchat.open('{chat}')")
+    screen.tab("settings")
+    line = page.locator(".kv-outlook-chat")
+    expect(line).to_be_hidden()
+    page.fill("#kv-set-memory_budget", "1150 KiB")
+    expect(line).to_contain_text(screen.say("ui.outlook.chat.read", tokens="").rstrip(" :"))
+    page.fill("#kv-set-memory_budget", "2 MiB")
+    expect(line).to_be_hidden()
+
+
 @LANGS
 def test_formats_are_chosen_apart_and_say_what_they_cost(screen: Screen, lang: str) -> None:
     page = screen.page

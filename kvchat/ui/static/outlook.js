@@ -24,11 +24,12 @@
     const fits = K.el("div", { class: "kv-outlook-line" });
     const reach = K.el("div", { class: "kv-outlook-line" });
     const limit = K.el("div", { class: "kv-outlook-line" });
+    const chat = K.el("div", { class: "kv-outlook-line kv-outlook-chat" });
     const when = K.el("div", { class: "kv-outlook-line kv-muted" });
     const costs = K.el("div", { class: "kv-outlook-costs" });
     const bar = K.el("div", { class: "kv-outlook-bar", role: "img" });
     const element = K.el("section", { class: "kv-outlook", "aria-label": K.say("ui.outlook"), "aria-live": "polite" },
-      K.el("div", { class: "kv-outlook-head" }, most, gain, now), bar, fits, reach, limit, costs, when);
+      K.el("div", { class: "kv-outlook-head" }, most, gain, now), bar, fits, reach, limit, chat, costs, when);
 
     let timer = 0;
     let asked = 0;
@@ -59,7 +60,7 @@
     };
     const say = (problem) => {
       K.put(most, problem.message);
-      for (const one of [gain, now, fits, reach, limit, when]) K.put(one, "");
+      for (const one of [gain, now, fits, reach, limit, chat, when]) K.put(one, "");
       bar.replaceChildren();
     };
     const draw = (found, isChanged) => {
@@ -80,7 +81,14 @@
       const a_token = then.least_token_bytes < then.token_bytes ? "ui.outlook.token_least" : "ui.outlook.token";
       K.put(reach, short ? "" : [...parts, K.say(a_token, bytes)].join(" · "));
       K.put(limit, K.say(`ui.outlook.limit.${then.binding}`, { size: K.size(then.allowed_bytes) }));
+      K.put(chat, found.chat ? ofChat(found.chat) : "");
       drawBar(then);
+    };
+    const ofChat = ({ problem, turns, turns_now: now, tokens, cost }) => {
+      if (problem) return K.say("ui.outlook.chat.refused", { why: `${problem.message} ${problem.remedy}` });
+      const left = K.say("ui.outlook.chat", { turns: K.say("ui.outlook.chat.turns", { turns }), now, tokens: K.say("ui.figures.tokens", { tokens }) });
+      const s = cost.s === null ? "" : ` (${K.say("ui.about", { s: K.seconds(cost.s) })})`;
+      return `${left} ${K.say("ui.outlook.chat.read", { tokens: cost.tokens })}${s}`;
     };
     const drawBar = ({ footprint, allowed_bytes: allowed }) => {
       const whole = Math.max(allowed, footprint.total, 1);
@@ -108,7 +116,7 @@
     let kept = "";
     const drawCosts = (rows, effects) => {
       const formats = K.frame?.formats ?? {};
-      const wanted = (rows ?? []).filter((row) => !row.known || "seal_format" in effects || "floor_format" in effects);
+      const wanted = rows.filter((row) => !row.known || "seal_format" in effects || "floor_format" in effects);
       const state = JSON.stringify([wanted, formats.stage, formats.pairs, formats.done]);
       if (state === kept) return;
       kept = state;

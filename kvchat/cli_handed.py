@@ -1,32 +1,33 @@
-"""A question of `ask` handed to the kvchat that already runs on the data folder, over its `/v1`.
+"""A question of `ask` handed to the kvchat that already runs on the data folder, files and all.
 
 The running one keeps its own model and settings; what only a start of its own could do is refused
 in a sentence that says where its page is. Knows no model and no chat.
 """
 
 import json
-import time
+import secrets
 import urllib.error
 import urllib.request
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.client import HTTPException
+from pathlib import Path
 from typing import IO, Any
 
 from kvchat.cli_running import Running
 from kvchat.errors import RequestError
 from kvchat.settings import Settings
+from kvchat.units import MIB
 from kvchat.wording import Language
 
 Event = dict[str, Any]
 
-# What belongs to the running program: its chats, its documents, its model, its settings.
-_ITS_OWN = (
-    *("pdf", "chat", "model", "memory_budget", "dtype", "weights", "threads"),
-    *("set", "preset", "settings"),
-)
-# An answer may wait for a model that loads, and for others' answers.
-_SILENCE_S = 600.0
+# What belongs to the running program: its model, its settings.
+_ITS_OWN = ("model", "memory_budget", "dtype", "weights", "threads", "set", "preset", "settings")
+_OF_A_REPLY = ("max_new_tokens", "temperature", "seed")
+_ENDS = ("done", "failed", "refused")
+# The stream is never silent for long; before it begins the files are sent.
+_SILENCE_S = 120.0
 
 
 def refuse_its_own(running: Running, args: Namespace) -> None:
@@ -38,13 +39,24 @@ def refuse_its_own(running: Running, args: Namespace) -> None:
 
 
 def handed(
-    running: Running, args: Namespace, settings: Settings, lang: Language
+    running: Running,
+    args: Namespace,
+    settings: Settings,
+    lang: Language,
+    passwords: Sequence[str] = (),
 ) -> Iterator[Event]:
-    """The events of the answer, the last one `done` or `failed`, as `ask --json` prints them."""
+    """The events of the answer as `AskedOnce` tells them, the last one `done`, `failed` or
+    `refused`. Raises RequestError where the running one broke off.
+    """
+    form = _Form(_fields(args, settings, passwords), args.pdf)
     request = urllib.request.Request(
-        f"{running.url}/v1/chat/completions",
-        json.dumps(_body(args, settings)).encode(),
-        {"Content-Type": "application/json", "Accept-Language": lang},
+        f"{running.url}/api/ask",
+        form.body(),
+        {
+            "Content-Type": f"multipart/form-data; boundary={form.boundary}",
+            "Content-Length": str(form.num_bytes),
+            "Accept-Language": lang,
+        },
     )
     if running.token:
         request.add_header("Authorization", f"Bearer {running.token}")
@@ -54,71 +66,68 @@ def handed(
         with direct.open(request, timeout=_SILENCE_S) as answer:
             yield from _events(answer)
     except urllib.error.HTTPError as refusal:
-        yield _failed(_told(refusal, running))
+        yield _told(refusal, running)
     except (OSError, HTTPException):
         raise RequestError("ask_broken_off", url=running.url) from None
 
 
-def _told(refusal: urllib.error.HTTPError, running: Running) -> dict[str, Any]:
+def _told(refusal: urllib.error.HTTPError, running: Running) -> Event:
+    """A refusal in the form of `/v1`: sentence and remedy in one."""
     try:
-        told: dict[str, Any] = json.loads(refusal.read())["error"]
+        error = json.loads(refusal.read())["error"]
+        told = {"code": error["code"], "message": error["message"], "remedy": ""}
     except (OSError, ValueError, KeyError):
         raise RequestError("ask_broken_off", url=running.url) from None
-    return told
-
-
-def _body(args: Namespace, settings: Settings) -> dict[str, Any]:
-    """The question alone, with what the command line says of the reply."""
-    system = [{"role": "system", "content": settings.system_text}] if settings.system_text else []
-    body: dict[str, Any] = {
-        "messages": [*system, {"role": "user", "content": args.question}],
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    said = {
-        "max_tokens": (args.max_new_tokens, settings.max_new_tokens),
-        "temperature": (args.temperature, settings.temperature),
-        "seed": (args.seed, settings.seed),
-    }
-    return body | {name: value for name, (flag, value) in said.items() if flag is not None}
+    return {"type": "failed", **told}
 
 
 def _events(answer: IO[bytes]) -> Iterator[Event]:
-    text, finish, figures, first_s = "", None, None, 0.0
     for line in answer:
         told = line.decode("utf-8").strip().removeprefix("data: ")
-        if not told.startswith("{"):
-            continue
-        piece = json.loads(told)
-        if "error" in piece:
-            yield _failed(piece["error"])
-            return
-        yield from ({"type": "took"} | one for one in piece.get("kvchat", {}).get("ledger", ()))
-        for choice in piece["choices"]:
-            finish = choice["finish_reason"] or finish
-            written = choice["delta"].get("content")
-            if written:
-                first_s = first_s or time.monotonic()
-                text += written
-                yield {"type": "token", "text": written}
-        if piece.get("usage"):
-            figures = _figures(piece["usage"], time.monotonic() - first_s)
-    if finish is None:
-        raise ConnectionError("the answer broke off")
-    yield {"type": "done", "text": text, "finish_reason": finish, "figures": figures}
+        if told.startswith("{"):
+            event: Event = json.loads(told)
+            yield event
+            if event["type"] in _ENDS:
+                return
+    raise ConnectionError("the answer broke off")
 
 
-def _figures(usage: dict[str, Any], elapsed_s: float) -> dict[str, Any]:
-    """The speed is measured here, from the first token to the last."""
-    reply = usage["completion_tokens"]
-    return {
-        "prompt_tokens": usage["prompt_tokens"],
-        "reused_tokens": usage["prompt_tokens_details"]["cached_tokens"],
-        "reply_tokens": reply,
-        "decode_tokens_per_s": (reply - 1) / elapsed_s if reply > 1 and elapsed_s > 0 else None,
-    }
+def _fields(
+    args: Namespace, settings: Settings, passwords: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    yield "question", args.question
+    if args.chat:
+        yield "chat", args.chat
+    yield from (("pdf_password", one) for one in passwords)
+    for name in _OF_A_REPLY:
+        if getattr(args, name) is not None:
+            yield name, str(getattr(settings, name))
 
 
-def _failed(error: dict[str, Any]) -> Event:
-    """`/v1` tells sentence and remedy in one."""
-    return {"type": "failed", "code": error["code"], "message": error["message"], "remedy": ""}
+class _Form:
+    """multipart/form-data (RFC 7578), the files read while they are sent."""
+
+    def __init__(self, fields: Iterator[tuple[str, str]], files: Sequence[Path]) -> None:
+        self.boundary = secrets.token_hex(16)
+        self._parts: list[bytes | Path] = []
+        for name, text in fields:
+            self._parts += [self._head(f'name="{name}"'), text.encode()]
+        for path in files:
+            called = path.name.translate({0x22: '\\"', 0x5C: "\\\\", 0x0D: " ", 0x0A: " "})
+            self._parts += [self._head(f'name="pdf"; filename="{called}"'), path]
+        self._parts.append(f"\r\n--{self.boundary}--\r\n".encode())
+        self.num_bytes = sum(
+            len(one) if isinstance(one, bytes) else one.stat().st_size for one in self._parts
+        )
+
+    def _head(self, about: str) -> bytes:
+        return f"\r\n--{self.boundary}\r\nContent-Disposition: form-data; {about}\r\n\r\n".encode()
+
+    def body(self) -> Iterator[bytes]:
+        for part in self._parts:
+            if isinstance(part, bytes):
+                yield part
+                continue
+            with part.open("rb") as file:
+                while piece := file.read(MIB):
+                    yield piece

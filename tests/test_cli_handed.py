@@ -1,8 +1,9 @@
-"""`ask` while a server runs on the data folder: the question is handed to it."""
+"""`ask` while a server runs on the data folder: the question is handed to it, files and all."""
 
 import json
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,79 +11,186 @@ import pytest
 
 from kvchat import cli, cli_serve
 from kvchat.chat import conversations
+from kvchat.chat.conversations import Conversations
 from kvchat.cli_running import Running, note
+from kvchat.settings import Settings
 from tests.api.conftest import Serve, Served
 from tests.api.conftest import serve as serve
+from tests.documents.locked import lock
 from tests.documents.small_pdf import write_pdf
+from tests.program import START_S, Serving, start
+from tests.tiny import tiny_folder
 
 Running_ = Callable[..., Served]
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder("llama", tmp_path_factory.mktemp("model"))
+
+
 @pytest.fixture
-def running(serve: Serve, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Running_:
+def running(
+    serve: Serve, data_dir: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Running_]:
     """A server with a note in the data folder, which no second program may open."""
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    settings = Settings(model=str(model), max_new_tokens=6, temperature=0.0)
+    opened: list[Conversations] = []
 
     def second(*_words: object) -> None:
         raise AssertionError("the data folder was opened a second time")
 
-    monkeypatch.setattr(conversations, "Conversations", second)
-    monkeypatch.setenv("LC_ALL", "C.UTF-8")
-
-    def begin(token: str | None = None, **standin: Any) -> Served:
-        served = serve(app={"token": token} if token else None, **standin)
+    def begin(token: str | None = None) -> Served:
+        opened.append(Conversations(settings, data_dir))
+        opened[0].wait_ready()
+        monkeypatch.setattr(conversations, "Conversations", second)
+        served = serve(app={"token": token} if token else None, conversations=opened[0])
         note(data_dir, Running(served.url, served.url, token, os.getpid()))
         return served
 
-    return begin
+    yield begin
+    for one in opened:
+        one.close()
 
 
-def test_it_answers_in_words(running: Running_, capsys: Any) -> None:
-    served = running(token="secret")
-    assert cli.main(["ask", "what is it", "--seed", "7", "--max-new-tokens", "5"]) == 0
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """A name as people give them, and as forms find hard."""
+    return write_pdf(tmp_path / '메모 "1".pdf', [[(50, 700, "The pump runs at night.")]])
+
+
+def lines(capsys: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def files(data_dir: Path) -> list[str]:
+    return [one.name for one in (data_dir / "documents").glob("*")]
+
+
+def test_it_answers_in_words(running: Running_, notes: Path, capsys: Any) -> None:
+    running(token="secret")
+    words = ["--pdf", str(notes), "--seed", "7", "--max-new-tokens", "5", "--lang", "ko"]
+    assert cli.main(["ask", "When does the pump run?", *words]) == 0
     said = capsys.readouterr()
     assert said.out.strip()
-    assert "tokens read" in said.err
-    messages, overrides, _ = served.conversations.asked[0]
-    assert [one["role"] for one in messages] == ["system", "user"]
-    assert messages[1]["content"] == "what is it"
-    assert overrides == {"seed": 7, "max_new_tokens": 5}
+    assert f"{notes.name} 전체를 읽음" in said.err
+    assert f"[{notes.name}, PDF 1쪽" in said.err
+    assert "; 5토큰을 씀" in said.err
 
 
-def test_json_lines_are_those_of_ask(running: Running_, capsys: Any) -> None:
-    running()
-    assert cli.main(["ask", "what is it", "--json"]) == 0
-    said = capsys.readouterr()
-    lines = [json.loads(line) for line in said.out.splitlines()]
-    assert {line["type"] for line in lines} == {"token", "done"}
-    assert lines[-1]["text"] == "".join(line["text"] for line in lines[:-1])
-    assert lines[-1]["figures"]["reply_tokens"] > 0
-    assert lines[-1]["finish_reason"] == "stop"
+def test_json_lines_are_those_of_ask_alone(
+    running: Running_, notes: Path, data_dir: Path, model: Path, capsys: Any
+) -> None:
+    question = ["ask", "When does the pump run?", "--pdf", str(notes), "--json"]
+    its_own = ["--model", str(model), "--max-new-tokens", "6", "--temperature", "0"]
+    assert cli.main([*question, *its_own, "--data-dir", str(data_dir / "alone")]) == 0
+    alone = lines(capsys)
+    served = running()
+    assert cli.main(question) == 0
+    handed = lines(capsys)
+
+    def told(those: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """But for what was measured."""
+        measured = {"s", "at_s", "number", "figures"}
+        kept = [one for one in those if one["type"] not in ("frame", "prefilled")]
+        return [{k: v for k, v in one.items() if k not in measured} for one in kept]
+
+    assert told(handed) == told(alone)
+    assert (
+        {one["type"] for one in handed} == {one["type"] for one in alone} >= {"frame", "citation"}
+    )
+    assert handed[-1]["type"] == "done"
+    assert handed[-1]["figures"].keys() == alone[-1]["figures"].keys()
+    assert served.conversations.chats() == []
+    assert served.conversations._store.chats(unlisted=True) == []
+    assert files(data_dir) == files(data_dir / "alone")
+
+
+def test_a_named_chat_goes_on(running: Running_, notes: Path, capsys: Any) -> None:
+    talks = running().conversations
+    assert cli.main(["ask", "one", "--chat", " my  notes ", "--pdf", str(notes)]) == 0
+    assert cli.main(["ask", "two", "--chat", "my notes", "--pdf", str(notes)]) == 0
+    (chat,) = talks.chats()
+    assert chat.title == "my notes"
+    assert [one.text for one in talks.history(chat.id)] == ["one", "two"]
+    assert [row.name for row in talks.documents(chat.id)] == [notes.name]
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_what_it_refuses_is_told(running: Running_, capsys: Any, as_json: bool) -> None:
-    running(context_tokens=4)
-    words = ["ask", "word " * 50, *(["--json"] if as_json else [])]
-    assert cli.main(words) == 1
-    said = capsys.readouterr()
-    told = json.loads(said.out)["message"] if as_json else said.err
-    assert "Make it shorter." in told
+def test_what_it_refuses_is_told(
+    running: Running_, tmp_path: Path, data_dir: Path, capsys: Any, as_json: bool
+) -> None:
+    talks = running().conversations
+    broken = tmp_path / "broken.pdf"
+    broken.write_bytes(b"%PDF-1.4 and then nothing")
+    flags = ["--json"] if as_json else []
+    for question, file, code, words in (
+        ("hello", ["--pdf", str(broken)], "document_damaged", "'broken.pdf'"),
+        ("word " * 9000, [], "prompt_over_length", "tokens"),
+    ):
+        assert cli.main(["ask", question, *file, *flags]) == 1
+        said = capsys.readouterr()
+        if as_json:
+            failed = json.loads(said.out.splitlines()[-1])
+            assert (failed["type"], failed["code"]) == ("failed", code)
+        told = failed["message"] if as_json else said.err.strip()
+        assert words in told
+        assert "\n" not in told
+    assert talks._store.chats(unlisted=True) == []
+    assert files(data_dir) == []
 
 
-@pytest.mark.parametrize(
-    "flags", [["--chat", "notes"], ["--memory-budget", "6GiB"], ["--set", "top_k=40"], ["--pdf"]]
-)
+def test_a_locked_file_takes_its_password_from_the_line_or_the_terminal(
+    running: Running_, notes: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running()
+    locked = ["--pdf", str(lock(notes, "비밀 1"))]
+    assert cli.main(["ask", "one", *locked]) == 1
+    assert "password" in capsys.readouterr().err
+    given = ["--pdf-password", "비밀 2", "--pdf-password", "비밀 1"]
+    assert cli.main(["ask", "one", *locked, *given]) == 0
+    typed = iter(["wrong", "비밀 1"])
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "kvchat.cli_ask.on_terminal", lambda: lambda prompt: asked.append(prompt) or next(typed)
+    )
+    capsys.readouterr()
+    assert cli.main(["ask", "one", *locked]) == 0
+    assert len(asked) == 2
+    assert "wrong" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--memory-budget", "6GiB"], ["--set", "top_k=40"]])
 def test_what_needs_a_start_of_its_own_says_where_the_page_is(
-    running: Running_, tmp_path: Path, capsys: Any, flags: list[str]
+    running: Running_, capsys: Any, flags: list[str]
 ) -> None:
     served = running()
-    if flags == ["--pdf"]:
-        flags = ["--pdf", str(write_pdf(tmp_path / "notes.pdf", [[(50, 700, "The pump runs.")]]))]
     assert cli.main(["ask", "what is it", *flags]) == 1
     said = capsys.readouterr().err
     assert flags[0] in said
     assert served.url in said
-    assert served.conversations.asked == []
+
+
+def test_programs_of_their_own_hand_over_and_stop(tmp_path: Path, model: Path, notes: Path) -> None:
+    """As people do it: one program serves, others ask beside it, one of them is broken off."""
+    data_dir = tmp_path / "data"
+    serving = Serving(data_dir, "--model", str(model), "--set", "max_new_tokens=4000")
+    with start(data_dir, "ask", "one", "--pdf", str(notes), "--json") as asking:
+        assert asking.stdout is not None
+        assert any(json.loads(line)["type"] == "token" for line in asking.stdout)
+        asking.send_signal(signal.SIGINT)
+        _, err = asking.communicate(timeout=START_S)
+    assert (asking.returncode, err) == (130, "")
+    words = ["When does the pump run?", "--pdf", str(notes), "--max-new-tokens", "3", "--json"]
+    with start(data_dir, "ask", *words) as asking:
+        out, err = asking.communicate(timeout=START_S)
+    told = [json.loads(line) for line in out.splitlines()]
+    assert (asking.returncode, told[-1]["type"]) == (0, "done")
+    assert told[-1]["figures"]["reply_tokens"] == 3
+    assert "citation" in {one["type"] for one in told}
+    assert serving.end() == 143
+    assert files(data_dir) == []
 
 
 @pytest.mark.parametrize("name", ["photo.png", "none.pdf"])

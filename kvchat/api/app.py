@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from kvchat import __version__
+from kvchat.api.ask import Ask
 from kvchat.api.completions import Completions
 from kvchat.api.ending import EndingStreams
 from kvchat.api.exports import Exports
@@ -25,6 +26,7 @@ from kvchat.api.languages import preferred
 from kvchat.api.live import Live
 from kvchat.api.marks import Marks
 from kvchat.api.steering import Steering
+from kvchat.api.wire import Waiting
 from kvchat.errors import KVChatError
 from kvchat.wording import Language
 
@@ -75,13 +77,15 @@ def build_app(
 def _add_routes(
     app: FastAPI, routes: "_Routes", conversations: "Conversations", load_wait_s: float
 ) -> None:
-    completions = Completions(conversations, load_wait_s)
+    waiting = Waiting()
+    completions = Completions(conversations, load_wait_s, waiting)
     app.add_route("/", routes.root, ["GET"])
     app.add_route("/favicon.ico", routes.no_icon, ["GET"])
     app.add_route("/health", routes.health, ["GET"])
     app.add_route("/v1/models", completions.models, ["GET"])
     app.add_route("/v1/models/{model:path}", completions.model, ["GET"])
     app.add_route("/v1/chat/completions", completions.complete, ["POST"])
+    app.add_route("/api/ask", Ask(conversations, waiting).ask, ["POST"])
     app.add_route("/api/memory", routes.memory, ["GET"])
     steering = Steering(conversations)
     app.add_route("/api/pins", steering.pin, ["POST", "DELETE"])

@@ -7,8 +7,8 @@ at any point of it, stops the answer. Knows the conversations only through `comp
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -17,33 +17,31 @@ from starlette.responses import JSONResponse, Response
 from kvchat.api.answered import Json, Shape, ledger_part
 from kvchat.api.asked import read_asked
 from kvchat.api.failures import described, language_of
-from kvchat.api.tail import Event, Tail
-from kvchat.api.wire import EventStream, encoded, read_body, sse, unless_gone
+from kvchat.api.tail import COMMENT, PATIENCE_S, Event, Tail
+from kvchat.api.wire import EventStream, Waiting, encoded, read_body, sse, unless_gone
 from kvchat.errors import KVChatError, RequestError
 from kvchat.units import MIB
 from kvchat.wording import Language
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # at run time they bring torch along, and the page must answer before it
+    from kvchat.chat.answer import LiveAnswer
     from kvchat.chat.conversations import Conversations
 
 # A million tokens of context are about 4 MiB of English text, 8 MiB with JSON's escapes.
 MOST_BODY_BYTES = 16 * MIB
-# Each waiting answer holds a thread, and they are made one at a time anyway.
-MOST_WAITING = 64
-# A longer silence gets a comment, so that no proxy or client takes the stream for dead.
-_PATIENCE_S = 10.0
-_COMMENT = b": still at it\n\n"
 _LOOK_S = 0.1
 
 
 class Completions:
     """`load_wait_s`: how long a request waits for a model that is still loading."""
 
-    def __init__(self, conversations: "Conversations", load_wait_s: float) -> None:
+    def __init__(
+        self, conversations: "Conversations", load_wait_s: float, waiting: Waiting
+    ) -> None:
         self._conversations = conversations
         self._load_wait_s = load_wait_s
         self._begun_s = int(time.time())
-        self._num_waiting = 0
+        self._waiting = waiting
 
     async def models(self, _request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._model()]})
@@ -57,7 +55,7 @@ class Completions:
     async def complete(self, request: Request) -> Response:
         asked = read_asked(await read_body(request, MOST_BODY_BYTES))
         with ExitStack() as leaving:
-            leaving.enter_context(self._place())
+            leaving.enter_context(self._waiting.place())
             await unless_gone(request.receive, self._ready())
             tail = Tail(self._conversations.complete(asked.messages, asked.overrides, asked.stop))
             leaving.callback(tail.leave)
@@ -73,16 +71,6 @@ class Completions:
         name = self._conversations.status()["model"]
         return {"id": name, "object": "model", "created": self._begun_s, "owned_by": "kvchat"}
 
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        if self._num_waiting >= MOST_WAITING:
-            raise RequestError("api_busy", most=MOST_WAITING)
-        self._num_waiting += 1
-        try:
-            yield
-        finally:
-            self._num_waiting -= 1
-
     async def _ready(self) -> None:
         """Returns when the model can answer. Raises ModelError if it failed to load."""
         until_s = time.monotonic() + self._load_wait_s
@@ -94,7 +82,7 @@ class Completions:
             self._conversations.wait_ready(0)
 
 
-async def _whole(tail: Tail, shape: Shape) -> Json:
+async def _whole(tail: "Tail[LiveAnswer]", shape: Shape) -> Json:
     while (event := await tail.next())["type"] != "done":
         _raise_failure(tail, event)
     _raise_failure(tail, event)
@@ -102,10 +90,10 @@ async def _whole(tail: Tail, shape: Shape) -> Json:
     return whole | ledger_part(tail.answer.ledger)
 
 
-async def _first(tail: Tail) -> Event | None:
+async def _first(tail: "Tail[LiveAnswer]") -> Event | None:
     """What the answer begins with, or None if that takes long. Raises what it failed with."""
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while (event := await tail.next())["type"] not in ("token", "done"):
                 _raise_failure(tail, event)
     except TimeoutError:
@@ -114,7 +102,7 @@ async def _first(tail: Tail) -> Event | None:
 
 
 async def _pieces(
-    tail: Tail, shape: Shape, first: Event | None, include_usage: bool
+    tail: "Tail[LiveAnswer]", shape: Shape, first: Event | None, include_usage: bool
 ) -> AsyncGenerator[Json | None, None]:
     """The pieces of a stream, None in a long silence. Raises what the answer failed with."""
     no_usage: Json = {"usage": None} if include_usage else {}
@@ -127,7 +115,7 @@ async def _pieces(
             yield shape.piece({"content": event["text"]}) | no_usage
         else:
             _raise_failure(tail, event)
-        event = await _patiently(tail)
+        event = await tail.patiently()
     _raise_failure(tail, event)
     ledger = ledger_part(tail.answer.ledger)
     last = shape.piece({}, event["finish_reason"]) | no_usage
@@ -136,27 +124,19 @@ async def _pieces(
         yield shape.usage_piece(event["figures"]) | ledger
 
 
-async def _patiently(tail: Tail) -> Event | None:
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            return await tail.next()
-    except TimeoutError:
-        return None
-
-
 async def _events(
     pieces: AsyncGenerator[Json | None, None], lang: Language
 ) -> AsyncGenerator[bytes, None]:
     try:
         async for piece in pieces:
-            yield _COMMENT if piece is None else sse(encoded(piece))
+            yield COMMENT if piece is None else sse(encoded(piece))
     except KVChatError as error:
         yield sse(encoded(described(error, lang)))
     else:
         yield sse("[DONE]")
 
 
-def _raise_failure(tail: Tail, event: Event) -> None:
+def _raise_failure(tail: "Tail[LiveAnswer]", event: Event) -> None:
     """An answer that somebody else stopped is a failure here: half an answer is none."""
     if event["type"] == "failed":
         raise tail.answer.error or RequestError("api_internal")

@@ -5,23 +5,35 @@ threads that others borrow must not run out. Whoever stops reading stops the ans
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any, Generic, Protocol, TypeVar
 
 from kvchat.chat.threads import Threads
 from kvchat.errors import RequestError
 
-if TYPE_CHECKING:  # at run time that module brings torch along, and the page must answer before it
-    from kvchat.chat.answer import LiveAnswer
-
 Event = dict[str, Any]
-_ENDS = ("done", "failed")
+ENDS = ("done", "failed", "refused")
+# A longer silence gets a comment, so that no proxy or client takes the stream for dead.
+PATIENCE_S = 10.0
+COMMENT = b": still at it\n\n"
 _THREADS = Threads("kvchat-api-answer")
 
 
-class Tail:
-    """Reads an answer up to its `done` or `failed`; `leave` before that stops it."""
+class Answering(Protocol):
+    """A `LiveAnswer`, or a question that becomes one."""
 
-    def __init__(self, answer: "LiveAnswer") -> None:
+    def events(self) -> Iterator[Event]: ...
+
+    def stop(self) -> None: ...
+
+
+_Answer = TypeVar("_Answer", bound=Answering)
+
+
+class Tail(Generic[_Answer]):
+    """Reads an answer up to its end; `leave` before that stops it."""
+
+    def __init__(self, answer: _Answer) -> None:
         self.answer = answer
         self._loop = asyncio.get_running_loop()
         self._arrived: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -38,10 +50,18 @@ class Tail:
         Raises RequestError if the events broke off, which is an error of ours.
         """
         event = await self._arrived.get()
-        self._ended = event is None or event["type"] in _ENDS
+        self._ended = event is None or event["type"] in ENDS
         if event is None:
             raise RequestError("api_internal")
         return event
+
+    async def patiently(self) -> Event | None:
+        """The same, but None in a long silence."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self.next()
+        except TimeoutError:
+            return None
 
     def leave(self) -> None:
         if not self._ended:

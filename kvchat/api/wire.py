@@ -6,8 +6,8 @@ began; without this a model goes on computing for nobody. Knows no route and no 
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -20,6 +20,8 @@ from kvchat.units import format_size
 # A body that is too large is still read up to this many times the limit before it is refused, since
 # a connection that is closed with unread bytes loses the refusal on its way to the client.
 _DRAINED = 4
+# Each waiting answer holds a thread, and they are made one at a time anyway.
+MOST_WAITING = 64
 
 _Found = TypeVar("_Found")
 
@@ -39,7 +41,7 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
     """The whole body. Raises RequestError if it has more than `most_bytes`."""
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared) > most_bytes * _DRAINED:
-        raise _too_large(most_bytes)
+        raise too_large(most_bytes)
     pieces: list[bytes] = []
     num_bytes = 0
     async for piece in request.stream():
@@ -49,12 +51,29 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
         elif num_bytes > most_bytes * _DRAINED:
             break
     if num_bytes > most_bytes:
-        raise _too_large(most_bytes)
+        raise too_large(most_bytes)
     return b"".join(pieces)
 
 
-def _too_large(most_bytes: int) -> RequestError:
+def too_large(most_bytes: int) -> RequestError:
     return RequestError("api_too_large", most=format_size(most_bytes))
+
+
+class Waiting:
+    """How many clients wait for answers; a further one is refused."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        if self.count >= MOST_WAITING:
+            raise RequestError("api_busy", most=MOST_WAITING)
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _Found]) -> _Found:

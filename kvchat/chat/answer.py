@@ -5,7 +5,7 @@ A closed tab ends no answer. Any number of listeners follow the same events from
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ class LiveAnswer:
         self.ledger: list[dict[str, Any]] = []
         self.cancel = threading.Event()
         self.way: Way = "usual"
+        self.overrides: Mapping[str, object] = {}  # settings for this answer only
         # None is a frame's place. Only the newest is kept: an answer makes ten a second.
         self._events: list[dict[str, Any] | None] = []
         self._frame: dict[str, Any] = {}

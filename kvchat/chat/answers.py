@@ -111,10 +111,11 @@ class Answers:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    def ask(self, chat: str, text: str) -> LiveAnswer:
+    def ask(self, chat: str, text: str, overrides: Mapping[str, object]) -> LiveAnswer:
         """Raises RequestError for an empty question, and where the chat is being answered."""
         _refuse_if_empty(text)
         live = self._begin(chat, self._store.chat(chat).num_turns + 1, text)
+        live.overrides = overrides
         with self._unless_it_fails(live):
             return self._asked(live)
 
@@ -233,9 +234,12 @@ class Answers:
                 raise Stopped
         return self._worker.wait_ready()
 
+    def _settings_for(self, live: LiveAnswer) -> Settings:
+        settings = changed(self._settings(), live.overrides)
+        return less_repeating(settings) if live.way == "less_repeating" else settings
+
     def _asking(self, live: LiveAnswer, keeper: Keeper) -> Asking:
-        settings = self._settings()
-        settings = less_repeating(settings) if live.way == "less_repeating" else settings
+        settings = self._settings_for(live)
         self._frames.answering(live.chat)
         admit = self._admit(live, keeper, settings, self._store)
         admit = at_own_risk(admit) if live.way == "at_own_risk" else admit
@@ -321,7 +325,7 @@ class Answers:
         brings along.
         """
         live.status = "reading"
-        store, chat, settings = self._store, live.chat, self._settings()
+        store, chat, settings = self._store, live.chat, self._settings_for(live)
         fits = engine.fits()
         documents = store.chat_documents(chat)
         until_s = time.monotonic() + PATIENCE_S if settings.answer_while_reading else None
@@ -344,7 +348,7 @@ class Answers:
         """Sums up what the question is to bring along so; what it takes is told before. Raises
         Stopped.
         """
-        summing = SummingUp(self._shelf, live, self._worker, engine, self._settings())
+        summing = SummingUp(self._shelf, live, self._worker, engine, self._settings_for(live))
         for document, numbers in brought.to_sum:
             cost = summing.cost(document, numbers)
             live.add({"type": "took", **write_ledger(self._store, live.chat, cost)})

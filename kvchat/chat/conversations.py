@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.ahead import AheadOfQuestions
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from kvchat.engine.engine import Engine
 
 NO_FORMATS = {"offered": [], "stage": "waiting"}  # before a model is loaded
+NO_OVERRIDES: Mapping[str, object] = MappingProxyType({})
 
 
 class Conversations:
@@ -240,10 +242,15 @@ class Conversations:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    def ask(self, chat: str, text: str) -> LiveAnswer:
-        """Answers a question with all that the chat holds. Raises RequestError for an empty one."""
+    def ask(
+        self, chat: str, text: str, overrides: Mapping[str, object] = NO_OVERRIDES
+    ) -> LiveAnswer:
+        """Answers a question with all that the chat holds. Raises RequestError for an empty one.
+
+        `overrides`: settings for this answer only.
+        """
         self.ahead.drop(chat)
-        return self._answers.ask(chat, text)
+        return self._answers.ask(chat, text, overrides)
 
     # A turn is meant by its number; `name`, its user message's hash, says which one the caller saw
     # there, so that a page that was not told of a change cannot act on another turn.

@@ -19,7 +19,7 @@ from tests.api.standin import StandIn
 @dataclass
 class Served:
     port: int
-    conversations: StandIn
+    conversations: Any
 
     @property
     def url(self) -> str:
@@ -38,11 +38,15 @@ Serve = Callable[..., Served]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """`serve(token_s=0.01, app={"token": "x"})`: options of StandIn, in `app` of `build_app`."""
+    """`serve(token_s=0.01, app={"token": "x"})`: options of StandIn, in `app` of `build_app`; or
+    other conversations.
+    """
     running: list[tuple[uvicorn.Server, threading.Thread]] = []
 
-    def begin(*, app: dict[str, Any] | None = None, **standin: Any) -> Served:
-        conversations = StandIn(**standin)
+    def begin(
+        *, app: dict[str, Any] | None = None, conversations: Any = None, **standin: Any
+    ) -> Served:
+        conversations = conversations or StandIn(**standin)
         config = uvicorn.Config(
             build_app(conversations, **(app or {})),
             log_level="warning",

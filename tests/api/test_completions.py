@@ -302,7 +302,7 @@ def test_answers_at_the_same_time_do_not_mix(serve: Serve):
 
 
 def test_too_many_at_once_are_refused_not_piled_up(serve: Serve, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kvchat.api.completions.MOST_WAITING", 2)
+    monkeypatch.setattr("kvchat.api.wire.MOST_WAITING", 2)
     served = serve(token_s=0.02)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         told = [pool.submit(_told, served, "count to 30", stream) for stream in (True, False)]

@@ -5,7 +5,8 @@ one data folder.
 
 One process loads the model and forks for each program, so that a start costs milliseconds. A
 program opens the folder, tells what it finds there, and goes on with the newest chats; its first
-answer is compared with that of an engine that never saw a disk. The last program is not killed.
+answer is compared with that of an engine that never saw a disk. The last programs are not killed,
+so many that one of them surely goes on with a chat of another's.
 Prints one object of JSON: what was done, and every fault.
 """
 
@@ -41,6 +42,7 @@ from kvchat.units import GIB
 LONGEST_S = 0.4  # that a program lives, but for the last: from its start, or from when it is open
 OPENING_PARTS = 5  # one in so many is killed while it opens, or soon after
 MOST_TURNS = 6  # of a chat
+NUM_CLOSED = 3  # programs that end by themselves
 QUESTION = "What does the memory of this chat hold, and what did I ask as number {}? "
 
 
@@ -210,7 +212,8 @@ def main(model: str, folder: str, num_kills: str) -> None:
     chance, judge = random.Random(7), Judge()
     for serial in range(int(num_kills)):
         judge.hear(fork(loaded, Path(folder), serial, chance.uniform(0.0, LONGEST_S)))
-    judge.hear(fork(loaded, Path(folder), int(num_kills), None))
+    for serial in range(int(num_kills), int(num_kills) + NUM_CLOSED):
+        judge.hear(fork(loaded, Path(folder), serial, None))
     parts = [str(one) for one in Path(folder).glob("kv/*/*.part")]
     print(json.dumps({"faults": judge.faults[:20], "counts": judge.counts, "parts": parts}))
 

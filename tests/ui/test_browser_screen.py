@@ -137,8 +137,9 @@ def test_what_cannot_be_taken_back_says_why(looking: Looking) -> None:
         page.evaluate("kvchat.chat"), "requantize", "no_room", 2**20, tokens=64, formats="int8/int8"
     )
     page.get_by_role("button", name="1 entry").click()
-    looking.talks.fail_next = OutOfMemory("undo_no_room", tokens=5000, capacity=4000)
     place = page.locator(".kv-ledger .kv-undo")
+    expect(place.locator(".kv-undo-cost")).to_be_visible()  # asked for by itself, and once
+    looking.talks.fail_next = OutOfMemory("undo_no_room", tokens=5000, capacity=4000)
     place.get_by_role("button").click()
     expect(place).to_contain_text("the chat would have 5,000 tokens, and 4,000 fit")
     place.get_by_role("button", name="Keep").click()

@@ -54,6 +54,8 @@ class FakeNvml:
         return [1, 1]
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:
+        if handle not in self.cards:
+            raise self.NVMLError("lost")
         return [
             SimpleNamespace(pid=os.getpid() if p.pid == "own" else p.pid, usedGpuMemory=p.used)
             for p in self.cards[handle]

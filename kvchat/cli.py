@@ -17,7 +17,8 @@ from kvchat.cli_arguments import flags_of, parse, settings_file
 from kvchat.device.heap import keep_one_heap
 from kvchat.errors import KVChatError, SettingsError
 from kvchat.locales import asked_language
-from kvchat.settings import Settings, resolve
+from kvchat.models.recommended import recommended
+from kvchat.settings import Settings
 from kvchat.settings_sources import Sources
 from kvchat.wording import Language
 
@@ -80,8 +81,8 @@ def data_folder(asked: Path | None) -> Path:
 
 def _resolved(arguments: Namespace, data_dir: Path) -> Settings:
     file, flags = settings_file(arguments, data_dir), flags_of(arguments)
-    settings = resolve(arguments.preset, file, flags)
-    arguments.sources = Sources.of_start(arguments.preset, file, flags)
+    arguments.sources = Sources.of_start(arguments.preset, file, flags, recommended)
+    settings: Settings = arguments.sources.settings()
     return settings
 
 

@@ -1,5 +1,5 @@
-"""A file written whole or not at all: the one way in which small files of the data folder change,
-and how those are read that keep figures by key.
+"""A file written whole or not at all: the one way in which small files of the data folder change;
+how those are read that keep figures by key, and JSON of others.
 
 A killed program leaves the old file or the new one, and perhaps a part beside it. Knows no file.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PART = ".part"
+LARGEST_JSON = 64 * 1024**2  # the index of the largest models has a few
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
@@ -30,6 +31,25 @@ def replace_file(path: Path, content: str | bytes) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """An object of JSON that somebody else wrote. Raises OSError, and ValueError for anything else:
+    weights may have been named, which are larger than the memory.
+    """
+    if file.exists() and not file.is_file():
+        raise ValueError("no file")
+    with file.open("rb") as opened:
+        content = opened.read(LARGEST_JSON + 1)
+    if len(content) > LARGEST_JSON:
+        raise ValueError("too large")
+    try:
+        found = json.loads(content.decode())
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not isinstance(found, dict):
+        raise ValueError("no JSON object")
+    return found
 
 
 def read_keys(path: Path, version: int) -> Mapping[str, Any]:

@@ -1,13 +1,14 @@
 """Where each setting's value comes from, and which of several holds:
 
-    schema defaults < preset < settings file < settings file, for this model < flags of this start
+    schema defaults < the model's makers < preset < settings file < settings file, for this model
+    < flags of this start
 
 A settings file says in tables named by a model (`[models."NAME OR FOLDER"]`, as the setting
 `model` writes it) what holds for that model alone. Values are immutable here: a change is another
 `Sources`. Knows no screen, and not where the file lies.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -24,9 +25,13 @@ from kvchat.settings import (
     toml_lines,
 )
 
-Source = Literal["schema", "preset", "file", "model", "flag"]
+Source = Literal["schema", "maker", "preset", "file", "model", "flag"]
 Values = Mapping[str, object]
 _NONE: Values = MappingProxyType({})
+
+
+def _nothing_made(_model: str) -> Values:
+    return _NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +75,25 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All layers of one start. `preset`: the name of the one that it was started with."""
+    """All layers of one start. `preset`: the name of the one that it was started with; `made`: the
+    defaults that a model's makers give, by what the setting `model` says.
+    """
 
     preset: str | None = None
     saved: Saved = field(default_factory=Saved)
     flags: Values = field(default_factory=dict)
+    made: Callable[[str], Values] = field(default=_nothing_made, compare=False)
 
     @classmethod
-    def of_start(cls, preset: str | None, file: Path | None, flags: Values) -> "Sources":
+    def of_start(
+        cls,
+        preset: str | None,
+        file: Path | None,
+        flags: Values,
+        made: Callable[[str], Values] = _nothing_made,
+    ) -> "Sources":
         """Raises SettingsError for what cannot be read, and for wrong values."""
-        found = cls(preset, Saved.read(file) if file else Saved(), flags)
+        found = cls(preset, Saved.read(file) if file else Saved(), flags, made)
         found.settings()
         return found
 
@@ -101,9 +115,11 @@ class Sources:
 
     def settings(self) -> Settings:
         """What holds. Raises SettingsError."""
-        for_all = changed(Settings(), {**self._preset_values, **self.saved.general})
-        model = changed(for_all, {n: v for n, v in self.flags.items() if n == "model"}).model
-        return changed(for_all, {**self.saved.of(model), **self.flags})
+        for_all = {**self._preset_values, **self.saved.general}
+        named = {n: v for n, v in {**for_all, **self.flags}.items() if n == "model"}
+        model = changed(Settings(), named).model
+        values = {**self.made(model), **for_all, **self.saved.of(model), **self.flags}
+        return changed(Settings(), values)
 
     def source(self, name: str, model: str) -> Source:
         """Whose value of a setting holds while that model runs."""
@@ -113,13 +129,16 @@ class Sources:
             return "model"
         if name in self.saved.general:
             return "file"
-        return "preset" if name in self._preset_values else "schema"
+        if name in self._preset_values:
+            return "preset"
+        return "maker" if name in self.made(model) else "schema"
 
     def below(self, model: str) -> Settings:
-        """What would hold if a person had changed nothing: the schema's defaults and the preset of
-        this start.
+        """What would hold if a person had changed nothing: the schema's defaults, those of the
+        model's makers and the preset of this start.
         """
-        return changed(Settings(model=model), {**self._preset_values, "model": model})
+        values = {**self.made(model), **self._preset_values, "model": model}
+        return changed(Settings(), values)
 
     def changed(
         self,

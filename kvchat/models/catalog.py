@@ -4,7 +4,7 @@ ones that fit cards of 8 to 24 GiB. Knows nothing of what is on this machine.
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -16,7 +16,7 @@ class CatalogEntry:
     """A model as it is published. `parameters` counts its weights' values, tied ones once.
 
     `languages` are ISO 639-1 codes, as its publisher names them; `config` is its config.json as far
-    as memory is concerned.
+    as memory is concerned; `sampling`: settings that its publisher recommends.
     """
 
     name: str
@@ -26,6 +26,7 @@ class CatalogEntry:
     languages: tuple[str, ...]
     licence: str
     config: Mapping[str, Any]
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def serves_korean(self) -> bool:

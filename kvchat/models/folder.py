@@ -5,7 +5,6 @@ pickle, no code that comes with a model. Reads config files and names; knows no 
 weight.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,12 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from kvchat.errors import ModelError
+from kvchat.files import read_json
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "tekken.json")
 _CONFIG_ERRORS = (
     OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError,
 )  # fmt: skip
-LARGEST_CONFIG = 64 * 1024**2  # the index of the largest models has a few
 _MOST_SHOWN = 200
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -51,25 +50,6 @@ def path_of(ref: str) -> Path:
         shown = ref[:_MOST_SHOWN].encode(errors="replace").decode()
         raise ModelError("model_not_found", path=shown) from None
     return path
-
-
-def read_table(file: Path) -> dict[str, Any]:
-    """A file of JSON. Raises OSError, and ValueError for anything else: somebody may have named the
-    weights, which are larger than the memory.
-    """
-    if file.exists() and not file.is_file():
-        raise ValueError("no file")
-    with file.open("rb") as opened:
-        content = opened.read(LARGEST_CONFIG + 1)
-    if len(content) > LARGEST_CONFIG:
-        raise ValueError("too large")
-    try:
-        found = json.loads(content.decode())
-    except RecursionError:
-        raise ValueError("nested too deep") from None
-    if not isinstance(found, dict):
-        raise ValueError("no JSON object")
-    return found
 
 
 def examine(path: Path) -> ModelFolder:
@@ -107,7 +87,7 @@ def _config_json(path: Path) -> Mapping[str, Any]:
             raise ModelError("model_is_gguf", path=path)
         raise ModelError("model_no_config", path=path)
     try:
-        return read_table(file)
+        return read_json(file)
     except (OSError, ValueError) as error:
         raise ModelError("model_config_unreadable", path=file, why=one_line(error)) from None
 
@@ -128,7 +108,7 @@ def _weight_files(path: Path) -> tuple[Path, ...]:
     index = path / "model.safetensors.index.json"
     if index.is_file():
         try:
-            names = set(read_table(index)["weight_map"].values())
+            names = set(read_json(index)["weight_map"].values())
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ModelError("model_config_unreadable", path=index, why=one_line(error)) from None
         files = tuple(path / str(name) for name in sorted(names) if Path(name).name == name)

@@ -17,10 +17,11 @@ from kvchat.arch.spec import ModelSpec
 from kvchat.arch.weights import folder_weight_bytes
 from kvchat.device.memory import pick_device
 from kvchat.errors import ModelError
+from kvchat.files import read_json
 from kvchat.memory.formats import layer_pairs
 from kvchat.models.catalog import CatalogEntry, builtin, catalog
 from kvchat.models.fitting import spec_of_entry
-from kvchat.models.folder import one_line, path_of, read_table
+from kvchat.models.folder import one_line, path_of
 from kvchat.models.weights import predicted_weight_bytes
 from kvchat.planner.costs import Costs
 from kvchat.settings import Settings
@@ -123,7 +124,7 @@ def _weighed(folder: Path, dtype: str, weights: str) -> int | None:
 def read_config(file: Path) -> dict[str, Any]:
     """A config.json as it stands. Raises ModelError."""
     try:
-        return read_table(file)
+        return read_json(file)
     except (FileNotFoundError, NotADirectoryError):
         raise ModelError("config_missing", path=file, known=", ".join(catalog())) from None
     except (OSError, ValueError) as error:
@@ -132,7 +133,7 @@ def read_config(file: Path) -> dict[str, Any]:
 
 def _tokenizer_limit(folder: Path) -> float | None:
     try:
-        limit = read_table(folder / "tokenizer_config.json")["model_max_length"]
+        limit = read_json(folder / "tokenizer_config.json")["model_max_length"]
     except (OSError, ValueError, KeyError):
         return None
     return limit if isinstance(limit, (int, float)) else None

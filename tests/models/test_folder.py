@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from kvchat import files
 from kvchat.errors import ModelError
-from kvchat.models import folder
 from kvchat.models.folder import examine
 from kvchat.models.offered import check_folder, offered, ways, why_not
 from kvchat.models.planned import find
@@ -159,7 +159,7 @@ def test_no_more_of_a_file_is_read_than_a_config_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody names the weights, which are larger than the memory."""
-    monkeypatch.setattr(folder, "LARGEST_CONFIG", 1000)
+    monkeypatch.setattr(files, "LARGEST_JSON", 1000)
     named = tmp_path / "config.json"
     for content, why in ((b"{" + b" " * 1000, "large"), (b"[" * 999, "deep"), (b"[]", "object")):
         named.write_bytes(content)

@@ -136,7 +136,7 @@ _NEVER_ONE = re.compile(
     r"bench\.|plan\.|error\.(?!document|api)|fits\.|ask\.figures"  # sizes and capacities
     r"|ledger\.(?:requantize|offload|evict_from|restore|spill|sum_up)|doctor\.packages\.tested"
     r"|ui\.(?:room|whatif|outlook|timeline|card\.(?:long|fewer_bits))"
-    r"|ui\.(?:turns\.newest|pages\.all|context\.used|context\.over|context\.evicted)|ui\.(?:ahead|live\.prefill|recognising)|document\.divided"
+    r"|ui\.(?:turns\.newest|pages\.all|context\.used|context\.over|context\.evicted)|ui\.(?:ahead|live\.prefill|recognising|too_long)|document\.divided"
     r"|error\.document_too|error\.api_too"
 )
 

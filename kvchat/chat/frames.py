@@ -145,6 +145,7 @@ class Frames:
             },
             "documents": rows,
             "hangul_per_token": self._gauges.hangul_per_token,
+            "letters_per_token": self._gauges.letters_per_token,
             "ledger": [],
         }
 

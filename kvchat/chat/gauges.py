@@ -1,5 +1,5 @@
 """What is known of speed and memory beyond the moment: figures of all turns, the timeline of the
-device, what the device can do at best, and how much Korean a token of this model holds.
+device, what the device can do at best, and how many letters a token of this model holds.
 
 Measures nothing itself; asked when a page wants it, not with every frame.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.known import KnownChats
+from kvchat.chat.reach import letters_per_token
 from kvchat.engine.timeline import COLUMNS
 from kvchat.engine.worker import Worker
 from kvchat.wording import table
@@ -24,18 +25,22 @@ _FIRST_HANGUL, _LAST_HANGUL = "가", "힣"
 
 
 class Gauges:
-    """`hangul_per_token`: see the function; None before a model is loaded."""
+    """`hangul_per_token`: see the function; `letters_per_token`: of English. None before a model is
+    loaded.
+    """
 
     def __init__(self, known: KnownChats, worker: Callable[[], Worker]) -> None:
         self._known = known
         self._worker = worker
         self.hangul_per_token: float | None = None
+        self.letters_per_token: float | None = None
 
     def use_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Of the model that was loaded: counts how much Korean its tokens hold, which takes some
-        ten milliseconds, so not when a frame is made.
+        """Of the model that was loaded: counts how much its tokens hold, which takes some ten
+        milliseconds, so not when a frame is made.
         """
         self.hangul_per_token = hangul_per_token(tokenizer)
+        self.letters_per_token = letters_per_token(tokenizer, "en")
 
     def turns(self, chat: str) -> list[dict[str, Any]]:
         """Of every turn of the branch that is shown: its number, its name, whether it is pinned,

@@ -1,4 +1,6 @@
-"""Puts the screen of each language on a FastAPI application: `/ko` and `/en`."""
+"""Puts the screen of each language on a FastAPI application: `/ko` and `/en`, and what belongs to
+both.
+"""
 
 import os
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ import gradio as gr
 from fastapi import FastAPI
 
 from kvchat.ui.look import theme
+from kvchat.ui.manifest import icon, manifest
 from kvchat.ui.screen import build_ui
 from kvchat.ui.static_files import head
 from kvchat.wording import LANGUAGES, Language
@@ -38,6 +41,8 @@ def mount_options(lang: Language) -> dict[str, Any]:
 
 def mount_ui(app: FastAPI, conversations: "Conversations") -> None:
     """One screen a language, over the same conversations."""
+    app.add_route("/manifest.json", manifest, ["GET"])
+    app.add_route("/icon.svg", icon, ["GET"])
     for lang in LANGUAGES:
         screen = build_ui(conversations, lang)
         gr.mount_gradio_app(app, screen, path=f"/{lang}", **mount_options(lang))

@@ -32,6 +32,7 @@ SCRIPTS = (
     "reasoning.js",
     "welcome.js",
     "drop.js",
+    "too_long.js",
     "composer.js",
     "cards.js",
     "cites.js",
@@ -45,6 +46,7 @@ SCRIPTS = (
     "models.js",
     "outlook.js",
     "settings.js",
+    "whatif_chart.js",
     "whatif.js",
     "keys.js",
 )
@@ -60,10 +62,11 @@ STYLES = (
     "settings.css",
     "narrow.css",
 )
+ICON = "icon.svg"
 
 
 @cache
-def _read(name: str) -> str:
+def text_of(name: str) -> str:
     return (resources.files("kvchat.ui") / "static" / name).read_text(encoding="utf-8")
 
 
@@ -80,4 +83,4 @@ def head(lang: Language) -> str:
 
 
 def _joined(names: tuple[str, ...]) -> str:
-    return "\n".join(_read(name) for name in names)
+    return "\n".join(text_of(name) for name in names)

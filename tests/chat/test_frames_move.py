@@ -39,7 +39,7 @@ def worker(stage: str, newest: DeviceMemory | None) -> Any:
 def frames_of(worker: Any) -> Frames:
     """Without a chat the store is not asked."""
     nothing: Any = None
-    gauges: Any = SimpleNamespace(hangul_per_token=None)
+    gauges: Any = SimpleNamespace(hangul_per_token=None, letters_per_token=None)
     return Frames(nothing, worker, nothing, gauges, lambda _: (), lambda: 2 * GIB)
 
 

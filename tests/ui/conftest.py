@@ -47,12 +47,14 @@ class Looking:
     def __init__(self, context: BrowserContext, url: str) -> None:
         self.context, self.url, self.talks = context, url, Behind.now
         self.troubles: list[str] = []
+        self.console: list[str] = []  # errors, and requests that were refused
         self.requests: list[str] = []
         self._page: Page | None = None
         self._others: list[Page] = []
         context.on("request", self._note_request)
         context.on("weberror", lambda error: self.troubles.append(error.error.stack))
         context.on("console", self._note_console)
+        context.on("response", self._note_response)
 
     def _note_request(self, request: Any) -> None:
         self.requests.append(request.url)
@@ -62,10 +64,17 @@ class Looking:
     def _note_console(self, message: Any) -> None:
         if message.text.startswith("no words for"):
             self.troubles.append(message.text)
+        if message.type == "error":
+            self.console.append(message.text)
+
+    def _note_response(self, response: Any) -> None:
+        if response.status >= 400:
+            self.console.append(f"{response.status} {response.url}")
 
     def begin(self, talks: StandIn) -> None:
         self.talks = Behind.now = talks
         self.troubles.clear()
+        self.console.clear()
         if self._page:
             self._page.evaluate("localStorage.clear(); kvchat.panel.close(); kvchat.open(null)")
             self._page.evaluate("kvchat.refreshChats()")

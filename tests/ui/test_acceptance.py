@@ -41,10 +41,18 @@ def opened(looking: Looking, tiny: Tiny, lang: str = "en", chat: str = "") -> Pa
     return page
 
 
+MANIFEST = """async () => {
+  const link = document.querySelector("link[rel=manifest]");
+  const found = await (await fetch(link.href)).json();
+  return [found.name, (await fetch(found.icons[0].src)).status]; }"""
+
+
 def test_1_nothing_is_looked_up_or_asked_for_outside(
     looking: Looking, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the browser and of Python: opening, asking, documents, every tab, both languages."""
+    """Of the browser and of Python: opening, asking, every tab, both languages, and all once more.
+    Nothing that is asked for is missing, and the console has no error.
+    """
     looked_up: list[str] = []
     real = socket.getaddrinfo
 
@@ -61,7 +69,11 @@ def test_1_nothing_is_looked_up_or_asked_for_outside(
             page.evaluate("kvchat.panel.open()")
             page.locator(f"#{tab}").click()
             page.wait_for_timeout(150)
+        page.reload()
+        page.wait_for_function("window.kvchat?.frame && kvchat.notes.turns.length === 1")
     assert len(looking.requests) > before
+    assert page.evaluate(MANIFEST) == ["kvchat", 200]
+    assert looking.console == []
     assert [host for host in looked_up if host not in LOCAL] == []
     assert looking.troubles == []  # would say what left the machine
 

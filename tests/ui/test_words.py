@@ -19,7 +19,7 @@ from kvchat.settings import SCHEMA, presets
 from kvchat.settings_schema import Applies
 from kvchat.settings_sources import Source
 from kvchat.store.records import Choice
-from kvchat.ui.static_files import SCRIPTS, STYLES, head
+from kvchat.ui.static_files import ICON, SCRIPTS, STYLES, head
 from kvchat.ui.words import problem, sentence, words
 from kvchat.wording import LANGUAGES, Language, table
 
@@ -127,7 +127,7 @@ def test_the_head_carries_the_words_and_cannot_be_ended_by_them(lang: Language) 
 
 
 def test_all_static_files_are_served() -> None:
-    assert {one.name for one in STATIC.iterdir()} == {*SCRIPTS, *STYLES}
+    assert {one.name for one in STATIC.iterdir()} == {*SCRIPTS, *STYLES, ICON}
 
 
 def test_nothing_is_fetched_from_elsewhere() -> None:

@@ -105,11 +105,11 @@
     if (left === undefined) return ["", ""];
     if (left <= 0) return [K.say(room.used > room.most ? "ui.bar.room.over" : "ui.bar.room.none"), ""];
     const said = K.say("ui.bar.room", { tokens: left });
-    const hangul = K.lang === "ko" && frame.hangul_per_token ? roughly(left * frame.hangul_per_token) : 0;
+    const hangul = K.lang === "ko" && frame.hangul_per_token ? K.roughly(left * frame.hangul_per_token) : 0;
     return [said, hangul ? K.say("ui.bar.hangul", { chars: hangul }) : ""];
   };
   // Two digits are as exact as a sample makes it.
-  const roughly = (count) => {
+  K.roughly = (count) => {
     const step = 10 ** Math.max(0, Math.floor(Math.log10(Math.max(1, count))) - 1);
     return Math.round(count / step) * step;
   };
@@ -145,6 +145,7 @@
       drawSegments(lane, onHost, hostParts(frame), drawn.of);
       drawLine(line, drawn);
       drawLegend(legend, drawn, frame, (part) => segments.get(part.key)?.kvIsSaid);
+      settle(legend);
       const used = drawn.of - drawn.free;
       const device = frame.kv?.device_bytes ?? 0;
       K.put(total, K.say(drawn.small ? "ui.bar.of_budget" : "ui.bar.of_device", { used: K.size(used), of: K.size(drawn.limit) }));
@@ -259,6 +260,19 @@
       if (mark.className !== name) mark.className = name;
       K.put(text, `${row.label} ${K.size(row.bytes)}${row.tag ?? ""}`);
     });
+  };
+  // The legend has one line, or two where one is not enough: never more, and while an answer is being
+  // made, and until another chat or width is seen, never fewer, so that nothing below it moves.
+  let settled = {};
+  const settle = (legend) => {
+    const at = `${K.chat} ${legend.clientWidth}`;
+    const wanted = `${at} ${legend.textContent}`;
+    if (K.notes.live || wanted === settled.wanted) return;
+    const isAnother = at !== settled.at;
+    settled = { at, wanted };
+    const first = Math.min(...[...legend.children].map((one) => one.offsetTop));
+    const wraps = [...legend.children].some((one) => one.offsetTop > first);
+    if (wraps || isAnother) legend.classList.toggle("kv-two-lines", wraps);
   };
   // Each figure that could be either says which it is.
   const tagOf = (part) => (part.field ? K.say(part.estimated ? "ui.bar.estimated" : "ui.bar.measured") : "");

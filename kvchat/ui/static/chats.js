@@ -90,7 +90,8 @@
     if (bytes) return K.say("ui.chats.loaded", { bytes: K.size(bytes) });
     if (row.disk_bytes) return K.say("ui.chats.disk", { bytes: K.size(row.disk_bytes) });
     if (!row.num_turns) return "";
-    return row.read_s ? K.say("ui.chats.text", { s: K.seconds(Math.max(0.1, row.read_s)) }) : K.say("ui.chats.text.unknown");
+    const code = row.other_disk_bytes ? "ui.chats.other" : "ui.chats.text";
+    return row.read_s ? K.say(code, { s: K.seconds(Math.max(0.1, row.read_s)) }) : K.say(`${code}.unknown`);
   };
   const aboutOf = (row) => [K.say("ui.chats.turns", { turns: row.num_turns }), standing(row)].filter(Boolean).join(" · ");
   const drawRow = (row) => {

@@ -45,7 +45,7 @@
       K.button("ui.attach", "clip", () => K.chooseFiles(), { class: "kv-ghost kv-attach" }), box, send, stop);
     const problem = K.el("div", { class: "kv-card kv-problem", role: "alert", hidden: true });
     const hint = K.el("p", { class: "kv-hint kv-wait", role: "status", hidden: true });
-    root.append(K.welcome(), problem, K.attachments(), hint, form, meter());
+    root.append(K.welcome(), problem, K.attachments(), hint, K.tooLong(box), form, meter());
 
     const draw = () => {
       const stoppable = busy() && K.online; // what does not answer cannot be stopped either

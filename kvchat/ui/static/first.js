@@ -27,12 +27,13 @@
     dress();
   };
   dress();
-  // The icon of the browser's tab: three turns in a bar. Drawn here, so nothing is asked of a server.
-  const picture = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="#2459d6"/><path fill="#fff" d="M6 12h9v8H6z"/><path fill="#9dbcff" d="M16 12h5v8h-5z"/><path fill="#5f8cf0" d="M22 12h4v8h-4z"/></svg>`;
+  // The icon of the browser's tab: three turns in a bar.
   for (const old of document.querySelectorAll("link[rel~=icon]")) old.remove();
   const icon = document.createElement("link");
-  Object.assign(icon, { rel: "icon", type: "image/svg+xml", href: `data:image/svg+xml,${encodeURIComponent(picture)}` });
+  Object.assign(icon, { rel: "icon", type: "image/svg+xml", href: "/icon.svg" });
   document.head.append(icon);
+  // asked for without the cookie that lets a browser in, a manifest is refused
+  document.querySelector("link[rel=manifest]")?.setAttribute("crossorigin", "use-credentials");
   system.addEventListener("change", dress);
   // gradio sets the class by the system alone, once, some time after this
   new MutationObserver(() => {

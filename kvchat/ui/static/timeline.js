@@ -3,9 +3,9 @@
 (() => {
   const K = window.kvchat;
   const WIDTH = 400;
-  const HEIGHT = 120;
+  const HEIGHT = 132;
   const FOOT = 16;
-  const TOP = 14;
+  const TOP = 26; // above it a line of text, and below that the marks
   const SHOWN_S = 1800;
   const BINS = 200;
   const SLOT_S = 2;
@@ -118,7 +118,7 @@
   const drawMarks = (start, stop, x) => {
     const seen = entries.filter((one) => one.at_s >= start && one.at_s <= stop + 1).slice(-80);
     while (parts.marks.children.length > seen.length) parts.marks.lastChild.remove();
-    while (parts.marks.children.length < seen.length) parts.marks.append(K.svg("g", { class: "kv-done-mark" }, K.svg("title"), K.svg("line", { y1: TOP, y2: HEIGHT - FOOT }), K.svg("path", { d: "M-4 6h8l-4 7z" })));
+    while (parts.marks.children.length < seen.length) parts.marks.append(K.svg("g", { class: "kv-done-mark" }, K.svg("title"), K.svg("line", { y1: TOP, y2: HEIGHT - FOOT }), K.svg("path", { d: "M-4 17h8l-4 7z" })));
     seen.forEach((entry, at) => {
       const mark = parts.marks.children[at];
       K.set(mark, "transform", `translate(${x(Math.min(stop, entry.at_s)).toFixed(1)} 0)`);

@@ -119,7 +119,7 @@
       found.longest.most_tokens ? K.el("p", { text: K.say("ui.whatif.most", { fits: K.fitsSaid(found.longest) }) }) : "",
       ...(found.context > found.max_positions ? [K.el("p", { class: "kv-warn", text: K.say("ui.whatif.beyond", { most: found.max_positions }) })] : []));
     drawTable(found);
-    chart.replaceChildren(K.lines(found.chart, room, found.context), legend(found.chart));
+    chart.replaceChildren(K.whatifChart(found, chart.clientWidth), legend(found.chart));
   };
   const drawTable = (found) => {
     const columns = ["pair", "token", "kv", "fits", "most"];
@@ -135,46 +135,4 @@
       K.el("tbody", {}, ...found.rows.map((row) => K.el("tr", { class: row.short_by_bytes || row.failed ? "kv-short" : "kv-fits" }, ...cells(row).map((text) => K.el("td", { text })))))));
   };
   const legend = (found) => K.el("figcaption", { class: "kv-if-legend" }, ...found.lines.map((line, at) => K.el("span", {}, K.el("i", { class: `kv-l${at}` }), K.format(line.pair) + (line.failed ? ` (${K.say("ui.whatif.cell.failed")})` : ""))));
-
-  // Bytes in all against the length of a text, a line a pair; the card as a line across
-  const W = 400;
-  const H = 220;
-  const LEFT = 52;
-  const BELOW = 26;
-  K.lines = (found, room, context) => {
-    const most = found.contexts.at(-1);
-    const highest = Math.max(...found.lines.map((line) => line.bytes.at(-1)));
-    // a card that holds far more than is asked for would press the lines to the ground
-    const isFar = room.usable_bytes > 2 * highest;
-    const top = isFar ? highest * 1.25 : Math.max(room.usable_bytes * 1.15, Math.min(highest, room.usable_bytes * 2.2));
-    const x = (tokens) => LEFT + ((W - LEFT - 8) * tokens) / most;
-    const y = (bytes) => (H - BELOW) * (1 - bytes / top) + 6;
-    const make = (tag, about, text) => {
-      const one = document.createElementNS("http://www.w3.org/2000/svg", tag);
-      for (const [name, value] of Object.entries(about)) one.setAttribute(name, value);
-      if (text) one.textContent = text;
-      return one;
-    };
-    const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": K.say("ui.whatif.chart", { most, usable: K.size(room.usable_bytes) }) });
-    const clip = `kv-clip-${Math.random().toString(36).slice(2)}`;
-    const box = make("clipPath", { id: clip });
-    box.append(make("rect", { x: LEFT, y: 0, width: W - LEFT, height: H - BELOW + 6 }));
-    svg.append(box);
-    for (const part of [0, 0.5, 1]) {
-      const bytes = (top / 1.05) * part;
-      svg.append(make("line", { class: "kv-grid", x1: LEFT, x2: W - 8, y1: y(bytes), y2: y(bytes) }), make("text", { x: LEFT - 6, y: y(bytes) + 4, "text-anchor": "end" }, K.size(bytes)));
-      const tokens = Math.round(most * part);
-      svg.append(make("text", { x: Math.min(x(tokens), W - 8), y: H - 6, "text-anchor": part === 0 ? "start" : part === 1 ? "end" : "middle" }, K.number(tokens)));
-    }
-    found.lines.forEach((line, at) => {
-      const points = found.contexts.map((tokens, n) => `${x(tokens).toFixed(1)},${y(line.bytes[n]).toFixed(1)}`).join(" ");
-      const path = make("polyline", { class: `kv-line kv-l${at}`, points, "clip-path": `url(#${clip})` });
-      path.append(make("title", {}, K.format(line.pair)));
-      svg.append(path);
-    });
-    const limit = isFar ? 2 : y(room.usable_bytes);
-    svg.append(make("line", { class: "kv-card-line", x1: LEFT, x2: W - 8, y1: limit, y2: limit }), make("text", { class: "kv-card-text", x: W - 10, y: isFar ? limit + 12 : limit - 5, "text-anchor": "end" }, K.say(isFar ? "ui.whatif.card.far" : "ui.whatif.card.line", { usable: K.size(room.usable_bytes) })));
-    if (context <= most) svg.append(make("line", { class: "kv-context-line", x1: x(context), x2: x(context), y1: 6, y2: H - BELOW + 6 }));
-    return svg;
-  };
 })();

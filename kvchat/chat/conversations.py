@@ -100,7 +100,8 @@ class Conversations:
             self._store,
             self._shelf,
             self._frames,
-            self._kv_folder.chat_bytes,
+            self._kv_folder,
+            lambda: self._engine,
             self._answers.live,
             self._answers.refuse_if_busy,
         )

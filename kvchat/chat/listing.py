@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.frames import Frames
@@ -16,9 +16,13 @@ from kvchat.chat.reading_again import read_tokens_per_s
 from kvchat.chat.rows import ChatRow, Hit
 from kvchat.chat.shelf import Shelf
 from kvchat.errors import RequestError
+from kvchat.kvcache.disk import KVFolder
 from kvchat.store.records import Chat
 from kvchat.store.search import Found, composed, folded
 from kvchat.store.store import Store
+
+if TYPE_CHECKING:
+    from kvchat.engine.engine import Engine
 
 _BEFORE, _LENGTH = 24, 110  # characters of a snippet: before the first word found, and in all
 # A file that opens with a password is not a bad one: somebody may still type it.
@@ -26,8 +30,8 @@ _MAY_OPEN = ("document_password", "document_encrypted")
 
 
 class Listing:
-    """`disk_bytes` gives what each chat has in files of KV; `live` the answer that is being made in
-    a chat; `refuse_if_busy` raises RequestError where there is one.
+    """`kv_folder`: of the files of KV; `live` gives the answer that is being made in a chat;
+    `refuse_if_busy` raises RequestError where there is one.
     """
 
     def __init__(
@@ -35,14 +39,16 @@ class Listing:
         store: Store,
         shelf: Shelf,
         frames: Frames,
-        disk_bytes: Callable[[], Mapping[str, int]],
+        kv_folder: KVFolder,
+        engine: Callable[[], Engine | None],
         live: Callable[[str], LiveAnswer | None],
         refuse_if_busy: Callable[[str], None],
     ) -> None:
         self._store = store
         self._shelf = shelf
         self._frames = frames
-        self._disk_bytes = disk_bytes
+        self._kv_folder = kv_folder
+        self._engine = engine
         self._live = live
         self._refuse_if_busy = refuse_if_busy
 
@@ -50,7 +56,8 @@ class Listing:
         """Newest first; for a query those that have its words, with the places where they stand."""
         hits = self._store.search(query) if query.strip() else None
         found = [one for one in self._store.chats() if hits is None or one.id in hits]
-        held, on_disk = self._frames.chat_bytes(), self._disk_bytes()
+        held = self._frames.chat_bytes()
+        on_disk, others = self._on_disk()
         newest = self._store.newest_figures()
         rate = read_tokens_per_s(self._store.figures_of_newest())
         return [
@@ -64,10 +71,23 @@ class Listing:
                 _read_s(newest.get(one.id), rate),
                 _hits(hits[one.id], query) if hits is not None else (),
                 live.status if (live := self._live(one.id)) is not None else None,
+                others.get(one.id, 0),
             )
             for one in found
             if not self._is_nothing(one)
         ]
+
+    def _on_disk(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """What each chat has in files of KV that the model as it runs goes on from, and in others.
+        Before one runs that is not told apart.
+        """
+        every, engine = self._kv_folder.chat_bytes(), self._engine()
+        if engine is None:
+            return every, {}
+        disk = engine.disk
+        own = self._kv_folder.chat_bytes(disk.model) if disk is not None else {}
+        others = {chat: max(0, every[chat] - own.get(chat, 0)) for chat in every}
+        return own if disk is not None and disk.quota_bytes else {}, others
 
     def show(self, chat: str, message: str) -> int:
         """Shows a branch that has the message; returns the turn that it belongs to. Raises

@@ -18,9 +18,10 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class ChatRow:
-    """`kv_bytes`: what of the chat is still in the cache; `disk_bytes`: what files of KV have of
-    it; `read_s`: about how long it takes to read it again, None where nobody knows. `hits`: where
-    the words stand that were looked for. `status`: of the answer that is being made, or None.
+    """`kv_bytes`: what of the chat is still in the cache; `disk_bytes`: what files of KV have of it
+    for the model as it runs, `other_disk_bytes`: for another, or in another precision; `read_s`:
+    about how long it takes to read it again, None where nobody knows. `hits`: where the words stand
+    that were looked for. `status`: of the answer that is being made, or None.
     """
 
     id: str
@@ -32,6 +33,7 @@ class ChatRow:
     read_s: float | None = None
     hits: tuple[Hit, ...] = ()
     status: str | None = None
+    other_disk_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

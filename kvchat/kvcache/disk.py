@@ -51,12 +51,15 @@ class KVFolder:
         """Of all files, those of other models too."""
         return sum(_size(self.path / file) for file in self._files())
 
-    def chat_bytes(self) -> dict[str, int]:
-        """Of each chat the files that it needs; a file that several need counts for each."""
+    def chat_bytes(self, model: str = "") -> dict[str, int]:
+        """Of each chat the files that it needs, those of one model where one is given; a file that
+        several need counts for each.
+        """
         with _lock:
             chats = self._chats()
-        sizes = {file: _size(self.path / file) for files in chats.values() for file in files}
-        return {chat: sum(sizes[file] for file in files) for chat, files in chats.items()}
+        wanted = {file for files in chats.values() for file in files if file.startswith(model)}
+        sizes = {file: _size(self.path / file) for file in wanted}
+        return {chat: sum(sizes.get(file, 0) for file in files) for chat, files in chats.items()}
 
     def edition(self, chat: str) -> int:
         """How often the chat was forgotten and went on."""

@@ -29,6 +29,10 @@ def test_a_chat_is_loaded_then_on_disk_then_only_text(start: Start, data_dir: Pa
     assert (row.kv_bytes, row.num_turns) == (0, 1)
     if row.disk_bytes == 0:  # the files are written by a thread of their own
         pytest.fail("nothing was kept on disk")
+    assert row.other_disk_bytes == 0
+    conversations = start(dtype="bf16")
+    (other,) = conversations.chats()
+    assert (other.disk_bytes, other.other_disk_bytes) == (0, row.disk_bytes)
     conversations._forget_kv(chat, goes_on=True)
     (row,) = conversations.chats()
     assert (row.kv_bytes, row.disk_bytes) == (0, 0)

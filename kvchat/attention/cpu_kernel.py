@@ -23,10 +23,8 @@ import numpy as np
 from numba import carray, cfunc, config, njit, prange, set_num_threads, types
 from numba.core.caching import FunctionCache
 
-from kvchat.attention import cpu_lanes
+from kvchat.attention import cpu_lanes, cpu_simd
 from kvchat.attention.cpu_lanes import (
-    FLOATS,
-    PLANES,
     accumulate,
     call,
     dots,
@@ -39,11 +37,13 @@ from kvchat.attention.cpu_lanes import (
     weighted,
     widen,
 )
+from kvchat.attention.cpu_simd import FLOATS, PLANES
 from kvchat.memory.footprint import BLOCK_TOKENS
 
 # numba keeps compiled kernels by this file's date and the processor's features; what the loops are
 # made of belongs to the key.
-_STAMP = crc32(Path(cpu_lanes.__file__).read_bytes())
+_LOOPS = Path(cpu_lanes.__file__).read_bytes() + Path(cpu_simd.__file__).read_bytes()
+_STAMP = crc32(_LOOPS)
 # A full disk, a file that was cut off, no folder to write to: it is compiled for this process then.
 _NO_DISK = (OSError, RuntimeError, EOFError, UnpicklingError)
 _LOWEST = np.float32(-1e30)  # of masked scores: minus infinity would make NaN of a difference

@@ -464,6 +464,6 @@ def test_a_processor_with_shorter_registers_gets_the_same(tmp_path: Path) -> Non
         check=False,
     )
     assert ran.returncode == 0, ran.stdout[-3000:]
-    code = "from kvchat.attention.cpu_lanes import LANES; print(LANES)"
+    code = "from kvchat.attention.cpu_simd import LANES; print(LANES)"
     told = subprocess.check_output([sys.executable, "-c", code], env=os.environ | environment)
     assert int(told) == 8

@@ -1,4 +1,4 @@
-"""One reply from beginning to end: admit to the pool, prefill by chunks, decode token by token.
+"""One reply from beginning to end: its text opened, read, answered, kept.
 
 `run` is a generator of events and the only thing that computes; it is driven by the worker's
 thread, or by a test. Knows the model and the pool, not the conversation: turns are spans of ids
@@ -13,14 +13,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from kvchat.attention import cpu
 from kvchat.attention.choose import describe
 from kvchat.device.memory import DeviceMemory, Probe
 from kvchat.device.monitor import Monitor
 from kvchat.device.peak import peak_of
-from kvchat.engine.circles import Circles
+from kvchat.engine.computing import Computing
 from kvchat.engine.detokenize import Detokenizer
 from kvchat.engine.events import (
     Done,
@@ -28,7 +27,6 @@ from kvchat.engine.events import (
     Failed,
     FinishReason,
     Framed,
-    Prefilled,
     Request,
     Token,
     Took,
@@ -40,7 +38,6 @@ from kvchat.engine.limits import Limits
 from kvchat.engine.local import LocalModel, Text
 from kvchat.engine.reply import Reply
 from kvchat.engine.room import Room
-from kvchat.engine.sampling import Sampler
 from kvchat.engine.steps import StepWatch
 from kvchat.engine.work import work_of
 from kvchat.errors import KVChatError
@@ -102,6 +99,9 @@ class Engine:
         peak = peak_of(loaded.device)
         self.local.watch = StepWatch(
             lambda: self.room.costs, self.room.learned, peak, self.local.has_library_layers
+        )
+        self._computing = Computing(
+            loaded, self.local, self.room, lambda: self._clock(), self._framed
         )
         self.work = work_of(loaded.model, loaded.weight_bytes)
         self.known: KeptCalibration | None = None
@@ -232,13 +232,13 @@ class Engine:
         text = yield from self._opened(reply)
         reply.reused_tokens = text.num_cached
         self._spans, self._chat = reply.request.spans, reply.request.chat
-        logits = yield from self._prefill(reply, text)
+        logits = yield from self._computing.prefill(reply, text)
         reply.prefill_s = self._clock() - reply.started_s
         finish: FinishReason = "cancelled"
         if logits is not None:
             text.sequence.shrink_hot(text.sequence.storing.hot_tokens + BLOCK_TOKENS)
             reply.kv_bytes = text_bytes(text)
-            finish = yield from self._decode(reply, text, logits)
+            finish = yield from self._computing.decode(reply, text, logits)
         rest = reply.detokenizer.flush()
         if rest:
             yield Token(reply.ids[-1], rest)
@@ -293,87 +293,6 @@ class Engine:
             reason = "cannot_go_back" if self.local.has_library_layers else "window_left"
             arguments = {"tokens": text.sequence.num_lost}
             yield Took(entry("read_again", arguments, reason, 0, None))
-
-    def _prefill(self, reply: Reply, text: Text) -> Generator[Event, None, Tensor | None]:
-        """Feeds the prompt; returns the logits after it, or None where it was cancelled."""
-        ids, logits = reply.request.prompt_ids, None
-        while text.num_cached < len(ids):
-            if reply.request.cancel.is_set():
-                return None
-            start = text.num_cached
-            chunk = reply.chunk_tokens
-            stop = min(len(ids), start + chunk)
-            yield from self.room.make(reply, stop, chunk)
-
-            def step(start: int = start) -> Tensor:
-                chunk_ids = ids[start : start + reply.chunk_tokens]
-                return self.local.step(text, chunk_ids, weighs=self.limits.weighs)
-
-            logits = yield from guarded(
-                step, self.room.rungs(reply, len(ids) - start), self.loaded.device
-            )
-            reply.num_chunks += 1
-            elapsed = self._clock() - reply.started_s
-            yield Prefilled(len(ids), text.num_cached, reply.reused_tokens, elapsed)
-            yield from self._framed(reply)
-        return logits
-
-    def _decode(
-        self, reply: Reply, text: Text, logits: Tensor
-    ) -> Generator[Event, None, FinishReason]:
-        request = reply.request
-        sampler = Sampler(request.sampling, self.loaded.device)
-        circles = Circles() if request.ends_circles else None
-        began = self._clock()
-        while True:
-            token = yield from self._drawn(reply, sampler, logits)
-            reply.ids.append(token)
-            before_s, reply.decode_s = reply.decode_s, self._clock() - began
-            if len(reply.ids) == 1:
-                reply.first_token_s = self._clock() - reply.started_s
-            else:
-                yield from self.room.paced(reply.decode_s - before_s)
-            if token in self.loaded.eos_token_ids:
-                return "stop"
-            yield Token(token, reply.detokenizer.push(token))
-            if reply.detokenizer.stopped:
-                return "stop"
-            if len(reply.ids) >= request.max_new_tokens:
-                return "length"
-            if circles is not None and circles.closed(token):
-                return "circles"
-            if request.cancel.is_set():
-                return "cancelled"
-            logits = yield from self._next_logits(reply, text, token)
-            yield from self._framed(reply)
-
-    def _drawn(self, reply: Reply, sampler: Sampler, logits: Tensor) -> Generator[Event, None, int]:
-        """The next id; a draw that ran out of memory is made again with the same random numbers."""
-        before: object = None
-
-        def draw() -> int:
-            nonlocal before
-            if before is None:
-                before = sampler.save()
-            sampler.restore(before)
-            return sampler.draw(logits, self._seen(reply))
-
-        return (yield from guarded(draw, self.room.rungs(reply, 0), self.loaded.device))
-
-    def _next_logits(self, reply: Reply, text: Text, token: int) -> Generator[Event, None, Tensor]:
-        begins_block = self.room.begins_block()
-        if begins_block:
-            yield from self.room.at_block(reply)
-
-        def step() -> Tensor:
-            return self.local.step(text, (token,), weighs=begins_block and self.limits.weighs)
-
-        return (yield from guarded(step, self.room.rungs(reply, 0), self.loaded.device))
-
-    def _seen(self, reply: Reply) -> Tensor | None:
-        if reply.request.sampling.repetition_penalty == 1.0:
-            return None
-        return torch.tensor([*reply.request.prompt_ids, *reply.ids])
 
     # --- frames and figures -----------------------------------------------------------------------
 

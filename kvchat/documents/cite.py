@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+from kvchat.documents.contents import is_contents
 from kvchat.documents.passages import Passage, split
 from kvchat.documents.reader import ReadDocument
 from kvchat.documents.retrieve import Index
@@ -84,12 +85,13 @@ def best_pages(
 def matched(citations: Sequence[Citation], answer: str) -> list[Citation]:
     """The same citations; those that a sentence of the answer confirms are `matched`.
 
-    A sentence confirms the page that it shares most with; two pages only if they are as good.
+    A sentence confirms the page that it shares most with; two pages only if they are as good. A
+    table of contents is confirmed only where no other page is nearly as good.
     """
     places: dict[int, list[int]] = {}
     quotes: dict[int, str] = {}
     for sentence, end in _sentences(answer):
-        shares = [_share(sentence, one.text, one.page) for one in citations]
+        shares = [_worth(sentence, one.text, one.page) for one in citations]
         best = max(shares, default=0.0)
         for i, share in enumerate(shares):
             if best > 0 and share >= 0.95 * best:
@@ -154,6 +156,15 @@ def _share(sentence: str, text: str, page: int) -> float:
     return share if len(words) >= 4 and share >= 0.8 else 0.0
 
 
+_CONTENTS_WORTH = 0.8
+
+
+def _worth(sentence: str, text: str, page: int) -> float:
+    """The share, less for a table of contents."""
+    share = _share(sentence, text, page)
+    return share * _CONTENTS_WORTH if share and is_contents(text) else share
+
+
 def _is_telling(sentence: str, text: str, num_words: int) -> bool:
     """Whether amounts or names are shared; one alone tells only where it is all of the answer."""
     if num_words < 2 and len(sentence.split()) > 3:
@@ -195,7 +206,7 @@ def _terms_there(text: str) -> frozenset[str]:
 
 def _confirmed_first(found: Mapping[int, str], answer: str) -> list[tuple[int, str]]:
     def share(page: int, text: str) -> float:
-        return max((_share(one, text, page) for one, _ in _sentences(answer)), default=0.0)
+        return max((_worth(one, text, page) for one, _ in _sentences(answer)), default=0.0)
 
     return sorted(found.items(), key=lambda item: -share(*item))
 
@@ -208,7 +219,12 @@ def _parts(passage: Passage) -> list[tuple[int, str]]:
 def _best_part(passage: Passage, asked: str) -> tuple[int, str]:
     """The page of a passage on which most of the question stands, with its part of the text."""
     wanted = {term for word in asked_terms(asked) for term in word}
-    return max(_parts(passage), key=lambda part: len(wanted & _terms_there(part[1])))
+
+    def worth(part: tuple[int, str]) -> float:
+        shared = len(wanted & _terms_there(part[1]))
+        return shared * _CONTENTS_WORTH if is_contents(part[1]) else shared
+
+    return max(_parts(passage), key=worth)
 
 
 def _label(document: ReadDocument, page: int) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 
+from kvchat.documents.contents import is_contents
 from kvchat.documents.passages import Passage
 from kvchat.documents.terms import (
     asked_terms,
@@ -22,6 +23,8 @@ from kvchat.documents.terms import (
 _K1, _B = 1.2, 0.75
 _LEAST_OF_BEST = 0.5
 """A passage whose score is below this part of the best one's is left out."""
+_CONTENTS_WORTH = 0.5
+"""Of the score of a table of contents: what it names is said elsewhere."""
 _CONTEXT_WEIGHT = 0.5
 _LEAST_WITHOUT_A_NAME = 0.6
 """Of the words of a question about something that is named nowhere, so many must stand there."""
@@ -55,6 +58,7 @@ class Index:
         for place, count in enumerate(counts):
             for term, times in count.items():
                 self._postings[term].append((place, times))
+        self._contents = {p for p, one in enumerate(self._passages) if is_contents(one.text)}
         self._has_cjk = any(is_cjk(term) for term in self._postings)
 
     def search(self, question: str, k: int, context: str = "") -> list[Scored]:
@@ -73,6 +77,8 @@ class Index:
         weighed += [(word, _CONTEXT_WEIGHT if own else 1.0) for word in around]
         hits, whole_weight = self._hits(weighed)
         self._add_soft(hits, soft_terms(question))
+        for place in self._contents & hits.keys():
+            hits[place].score *= _CONTENTS_WORTH
         best = sorted(hits, key=lambda place: (-hits[place].score, place))[:k]
         num_words = sum(weight for _, weight in weighed)
         least_words = _LEAST_WITHOUT_A_NAME * num_words if self._lacks_a_name(question) else 0.0

@@ -166,3 +166,23 @@ def test_places_are_ends_of_sentences_of_the_answer(text, answer):
     for one in matched(cited, answer):
         assert all(0 < at <= len(answer) and not answer[at - 1].isspace() for at in one.at)
         assert one.quote in one.text
+
+
+CONTENTS = "\n".join(f"3.{n}. /{one} : {title} … {n}" for n, (one, title) in enumerate((
+    ("opt", "Add-on application software packages"), ("root", "Home directory for the root user"),
+    ("run", "Run-time variable data"), ("sbin", "System binaries"),
+)))  # fmt: skip
+BODY = "3.2. /run : Run-time variable data\nIt is cleared when the system begins to run."
+
+
+@pytest.mark.parametrize(
+    "answer", ["3.2. /run : Run-time variable data", "/run is for run-time variable data."]
+)
+def test_a_table_of_contents_is_confirmed_only_where_no_page_says_it(answer):
+    both = document(CONTENTS, BODY)
+    cited = given(split(both, count_words, 20), NAMES, {both.sha256: both})
+    assert {one.page for one in cited} == {1, 2}
+    assert pages_matched(answer, cited) == [2]
+    assert pages_matched(answer, [one for one in cited if one.page == 1]) == [1]
+    best = best_pages(both, "What is /run for?", answer)
+    assert [one.page for one in matched(best, answer) if one.support == "matched"] == [2]

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvchat.chat.counting import Pages, TokenCounts
+from kvchat.chat.indexing import LONG_TOKENS, Indexes
 from kvchat.chat.meanings import Meanings
 from kvchat.chat.reading import Reading, Readings, from_store
 from kvchat.documents import reader
@@ -73,14 +74,14 @@ class Shelf:
         self.tokens = TokenCounts()
         self._so_far: dict[str, ReadDocument] = {}
         self._read = lru_cache(maxsize=16)(self._from_store)
-        self._split = lru_cache(maxsize=16)(self._passages)
-        self._index = lru_cache(maxsize=8)(self._made_index)
+        self._indexes = Indexes(self.tokens, self.document)
         self.meanings: Meanings | None = None
         for part in folder.glob("*.part"):
             part.unlink()
 
     def close(self) -> None:
         self.tokens.close()
+        self._indexes.close()
         self.readings.close()
 
     def use_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -90,8 +91,7 @@ class Shelf:
             return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
         self.tokens.use(count)
-        self._split.cache_clear()
-        self._index.cache_clear()
+        self._indexes.forget()
 
     def _changed(self, sha: str) -> None:
         """Its text is another now."""
@@ -101,8 +101,7 @@ class Shelf:
     def _forget_cut(self, sha: str) -> None:
         self.tokens.forget(sha)
         self._read.cache_clear()
-        self._split.cache_clear()
-        self._index.cache_clear()
+        self._indexes.forget()
 
     def forget_text(self, sha: str) -> None:
         """What was counted, split and indexed of it: its name or text is another now."""
@@ -275,16 +274,10 @@ class Shelf:
 
     def index(self, shas: Sequence[str], left: Mapping[str, Pages] = NONE_LEFT) -> Index:
         """One index over the passages of several documents. `left`: pages that it does not have."""
-        return self._index(tuple((sha, left.get(sha, frozenset())) for sha in shas))
-
-    def _made_index(self, documents: tuple[tuple[str, Pages], ...]) -> Index:
-        return Index([passage for sha, left in documents for passage in self._split(sha, left)])
-
-    def _passages(self, sha: str, left: Pages = frozenset()) -> tuple[Passage, ...]:
-        return self.tokens.passages(self.document(sha), left)
+        return self._indexes.index(tuple((sha, left.get(sha, frozenset())) for sha in shas))
 
     def passages(self, sha: str, left: Pages | None = None) -> tuple[Passage, ...]:
-        return self._split(sha, left or frozenset())
+        return self._indexes.passages(sha, left or frozenset())
 
     def picture(self, sha: str, page: int) -> bytes:
         """One page as PNG. Raises DocumentError."""
@@ -324,6 +317,8 @@ class Shelf:
             document = self.document(sha)
             row["num_pages"] = row["pages_done"] = len(document.pages)
             row["num_tokens"] = self.tokens.of_whole_if_known(document)
+            if reading.is_complete and row["num_tokens"] > LONG_TOKENS:
+                self._indexes.begin(sha)
             row["notes"] = [
                 {"code": code, "facts": facts}
                 for code, facts in notes(document)
@@ -363,8 +358,7 @@ class Shelf:
                 if self.meanings is not None:
                     self.meanings.forget(sha)
         self._read.cache_clear()
-        self._split.cache_clear()
-        self._index.cache_clear()
+        self._indexes.forget()
 
     def _remove_file(self, sha: str) -> None:
         with suppress(PermissionError):  # Windows keeps a file that is open; its reader removes it

@@ -9,7 +9,7 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 
 from kvchat.documents.clean import DASHES
 from kvchat.wording import settings_folder
@@ -112,7 +112,13 @@ def _words(question: str) -> list[str]:
     return [_without_ending(run) for run in _RUN.findall(fold(question))]
 
 
-def _terms_of_run(run: str) -> Iterator[str]:
+@lru_cache(maxsize=1 << 16)
+def _terms_of_run(run: str) -> tuple[str, ...]:
+    """Few words make most of a text, so most have been seen before."""
+    return tuple(_divided(run))
+
+
+def _divided(run: str) -> Iterator[str]:
     if is_cjk(run):
         yield from (run[i : i + 2] for i in range(max(len(run) - 1, 1)))
         if len(run) == 2 and run[1] in _listed("korean_particles"):

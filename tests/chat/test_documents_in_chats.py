@@ -534,7 +534,7 @@ def test_what_was_given_stays_cited_whatever_model_reads_now(start: Start, tmp_p
     before = cited(answered(conversations.ask(chat, "Which lamp of the harbour?")))
     assert before
     conversations._shelf.tokens.use(lambda text: len(text) // 20)  # another model's tokens
-    conversations._shelf._split.cache_clear()
+    conversations._shelf._indexes.forget()
     assert cited(answered(conversations.regenerate(chat, 1))) == before
 
 

@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 
 from kvchat.bench.finding import measured, questions
+from kvchat.documents import terms as words
 from kvchat.documents.passages import split
 from kvchat.documents.retrieve import Index, asks_something
-from kvchat.documents.terms import asked_terms, asks_for_overview, stem, terms
+from kvchat.documents.terms import asked_terms, asks_for_overview, fold, stem, terms
 from tests.documents.made import count_words, document
 
 ENGLISH = document(
@@ -151,6 +152,22 @@ def test_asked_terms_leave_particles_and_question_words_out():
     ]  # fmt: skip
     assert asked_terms("Why is text() slow?") == [["text"], ["slow"]]
     assert asked_terms("What is it?") == []
+
+
+def test_words_seen_before_give_the_terms_that_they_gave_first():
+    text = "Files /var/run and 1,160 files; 메모리가 메모리 running cdrom-detect " * 2
+    once = [term for run in words._RUN.findall(fold(text)) for term in words._divided(run)]
+    assert terms(text) == terms(text) == once
+
+
+def test_what_a_table_of_contents_names_is_looked_for_where_it_is_said():
+    """Names of sections stand closer together there than in any page."""
+    lines = "Introduction … 1\nPump filters … 3\nCleaning pump filters … 4\nValves … 9"
+    said = "The pump has filters. They are cleaned once a month by the crew."
+    contents = split(document(lines), count_words, 60)
+    found = Index([*contents, *split(document(said, sha="b" * 64), count_words, 60)])
+    assert found.search("pump filters", 5)[0].passage.document == "b" * 64
+    assert Index(contents).search("pump filters", 5)[0].passage.text == lines
 
 
 # --- the questions of QA.tsv, on real documents

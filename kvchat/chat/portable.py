@@ -156,6 +156,8 @@ def _whole(found: Mapping[str, Any]) -> WholeChat:
         if row["number"] != number:
             raise ValueError
         messages[number] = _message(row, messages)
+    if any(one.parent is None and one.role != "user" for one in messages.values()):
+        raise RequestError("chat_file_reply_first")  # turns are questions: it would be in none
     made = {n: _generation(row["made"]) for n, row in enumerate(rows, 1) if row["made"] is not None}
     if any(messages[number].role != "assistant" for number in made):
         raise ValueError

@@ -127,6 +127,13 @@ def test_a_damaged_file_is_refused_whole(found: dict[str, Any]) -> None:
     assert refused(json.dumps(found).encode()) == "chat_file_damaged"
 
 
+def test_a_reply_before_the_first_question_is_not_lost_in_silence() -> None:
+    greeting = with_message(1, role="assistant")
+    assert refused(json.dumps(greeting).encode()) == "chat_file_reply_first"
+    other_beginning = with_message(2, parent=None) | {"branches": [1, 2]}
+    assert refused(json.dumps(other_beginning).encode()) == "chat_file_reply_first"
+
+
 def test_figures_are_numbers_or_none_at_all() -> None:
     figures = {"prompt_tokens": 3, "reply_tokens": "<img>"}
     assert (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import BertConfig, BertModel
 
 from kvchat.chat.conversations import Conversations
@@ -55,6 +56,43 @@ def test_vectors_are_of_length_one_and_the_same_for_the_same_text(encoder_path: 
     assert padded.norm(dim=-1).allclose(torch.ones(2))
     assert torch.allclose(alone[0], padded[0], atol=1e-5)
     assert not torch.allclose(padded[0], padded[1], atol=0.01)
+
+
+def static_model(folder: Path, **more: torch.Tensor) -> torch.Tensor:
+    """A table of vectors beside a tokenizer; returns the table."""
+    folder.mkdir(parents=True)
+    table = torch.randn(len(tiny_tokenizer()), 8, generator=torch.Generator().manual_seed(3))
+    save_file({"embeddings": table, **more}, folder / "model.safetensors")
+    tiny_tokenizer().save_pretrained(folder)
+    return table
+
+
+@pytest.mark.parametrize("part", ["", "0_StaticEmbedding"])
+def test_a_static_model_gives_the_mean_of_its_rows(tmp_path: Path, part: str) -> None:
+    table = static_model(tmp_path / "m" / part)
+    ids = tiny_tokenizer()("ships sail", add_special_tokens=False)["input_ids"]
+    found = Encoder(tmp_path / "m").vectors(["ships sail", ""], "document")
+    wanted = torch.nn.functional.normalize(table[ids].mean(0), dim=-1)
+    assert torch.allclose(found[0], wanted, atol=1e-6)
+    assert not found[1].any()
+
+
+def test_rows_of_a_static_model_may_be_shared_and_weighed(tmp_path: Path) -> None:
+    count = len(tiny_tokenizer())
+    mapping, weights = torch.arange(count) // 2, torch.arange(count) / count
+    table = static_model(tmp_path / "m", mapping=mapping, weights=weights)
+    ids = tiny_tokenizer()("ships sail", add_special_tokens=False)["input_ids"]
+    wanted = (table[mapping[ids]] * weights[ids].unsqueeze(-1)).mean(0)
+    (found,) = Encoder(tmp_path / "m").vectors(["ships sail"], "query")
+    assert torch.allclose(found, torch.nn.functional.normalize(wanted, dim=-1), atol=1e-6)
+
+
+def test_a_static_model_with_a_broken_tokenizer_is_refused(tmp_path: Path) -> None:
+    static_model(tmp_path / "m")
+    (tmp_path / "m" / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError) as caught:
+        Encoder(tmp_path / "m")
+    assert caught.value.code == "embedding_model"
 
 
 @pytest.mark.parametrize(

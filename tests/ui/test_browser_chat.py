@@ -337,3 +337,13 @@ def test_what_arrives_after_a_newer_wish_was_drawn_is_drawn_over_again(looking: 
     page.evaluate("kvchat.hear({ ...kvchat.notes, wish: 1, turns: [] })")
     assert page.evaluate("kvchat.notes.turns.length") == 1
     page.wait_for_function("window.acts.includes('open')")
+
+
+def test_a_text_far_too_long_is_told_of_before_it_is_sent(looking: Looking) -> None:
+    looking.talks.room = 200
+    page = looking.page
+    page.wait_for_function("kvchat.frame.kv.capacity_tokens === 200")
+    page.fill("#kv-input", "word " * 400)
+    expect(page.get_by_text("About 490 tokens by its letters, and about 200 fit.")).to_be_visible()
+    page.fill("#kv-input", "word " * 200)  # that may be wrong by a factor of two
+    expect(page.get_by_text("tokens by its letters")).to_be_hidden()

@@ -126,6 +126,29 @@ def test_the_screen_reader_finds_its_way(looking: Looking) -> None:
     assert nameless == 0
 
 
+def test_the_keyboard_never_goes_where_it_is_not_seen(looking: Looking) -> None:
+    page = looking.open()
+    page.set_viewport_size({"width": 360, "height": 740})
+    for question in ("markup", "count to 3", "markup"):
+        ask(page, question)
+    page.locator(".kv-track").focus()
+    inside = "document.querySelector('#kv-chat [role=log]').contains(document.activeElement)"
+    while not page.evaluate(inside):
+        page.keyboard.press("Tab")
+    page.wait_for_timeout(250)  # what came into sight has been drawn, and has its true height
+    seen = """() => { const log = document.querySelector("#kv-chat [role=log]");
+        const [a, b] = [document.activeElement, log].map((one) => one.getBoundingClientRect());
+        return a.top >= b.top && a.bottom <= b.bottom; }"""
+    assert page.evaluate(seen)
+    page.locator("#kv-panel-button").focus()
+    page.keyboard.press("Enter")
+    for key in ("Shift+Tab", "Tab", "Tab", "Tab", "Tab"):
+        page.keyboard.press(key)
+        assert page.evaluate("Boolean(document.activeElement.closest('#kv-panel'))")
+    page.keyboard.press("Escape")
+    expect(page.locator("#kv-panel-button")).to_be_focused()
+
+
 PALE = """() => {
   const rgb = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
   const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= 0.03928 ? v / 12.92 :

@@ -363,6 +363,13 @@ def test_the_calculator_counts_any_model_on_any_card(screen: Screen, lang: str) 
     page.select_option("#kv-if-card", "24")
     expect(body.locator(".kv-if-verdict")).to_have_class(re.compile("kv-fits"))
     expect(body.locator("svg .kv-line")).to_have_count(9)
+    for name in ("bytes", "tokens", "asked"):
+        expect(body.locator(".kv-if-chart svg")).to_contain_text(
+            screen.say(f"ui.whatif.axis.{name}")
+        )
+    page.select_option("#kv-if-card", "16")
+    expect(body.locator("svg .kv-reach")).to_have_count(1)
+    page.select_option("#kv-if-card", "24")
     expect(body.locator("tbody tr")).to_have_count(9)
     page.locator("#kv-if-every").check()
     expect(body.locator("tbody tr")).to_have_count(49)

@@ -125,11 +125,15 @@ def _pairs(every: bool) -> list[tuple[str, str]]:
 
 
 def _chart(outlook: "Outlook", has_failed: Callable[[FormatPair], bool]) -> dict[str, Any]:
-    """Bytes in all against the length of a text, in each pair of formats that settings may name."""
+    """Bytes in all against the length of a text, in each pair of formats that settings may name, as
+    far as the longest that fits in the chosen one.
+    """
     from kvchat.models.outlook import curve
 
     longest = max(outlook.planned.spec.max_positions, outlook.num_tokens)
-    longest = min(longest, max(4 * outlook.num_tokens, 8192))
+    costs = outlook.costs.stored_in(outlook.pair)
+    most = costs.largest_tokens(outlook.room.usable_bytes, outlook.limits.prefill_chunk)
+    longest = min(longest, max(4 * outlook.num_tokens, 8192, most + most // 8))
     contexts = [max(1, longest * i // (_POINTS - 1)) for i in range(_POINTS)]
     lines = [
         {

@@ -38,7 +38,7 @@
   K.offline = () => ({ message: K.say("ui.offline"), remedy: K.say("ui.offline.remedy"), offline: true });
 
   K.draw.composer = (root) => {
-    box = K.el("textarea", { id: "kv-input", rows: "1", placeholder: K.say("ui.ask"), "aria-label": K.say("ui.ask"), enterkeyhint: "send" });
+    box = K.el("textarea", { id: "kv-input", rows: "1", placeholder: K.say(matchMedia("(max-width: 799px)").matches ? "ui.ask.short" : "ui.ask"), "aria-label": K.say("ui.ask"), enterkeyhint: "send" });
     const send = K.el("button", { type: "submit", class: "kv-send", title: K.say("ui.send"), "aria-label": K.say("ui.send") }, K.icon("send"));
     const stop = K.el("button", { type: "button", class: "kv-stop", hidden: true, title: K.say("ui.stop"), on: { click: K.stop } }, K.icon("stop"), K.el("span", { text: K.say("ui.stop") }), K.el("kbd", { text: "Esc" }));
     const form = K.el("form", { class: "kv-composer" },

@@ -56,13 +56,21 @@
     if (open) setTimeout(() => document.querySelector(".kv-new")?.focus(), 0);
     else if (menu?.checkVisibility()) menu.focus();
   };
-  // Past its last and its first control the focus goes around, for what lies behind cannot be seen.
-  document.addEventListener("keydown", (event) => {
+  // What lies over all that is behind it, which cannot be seen: there the focus goes around, past the
+  // last control and the first.
+  const covering = () => {
     const side = document.getElementById("kv-side");
-    if (event.key !== "Tab" || !document.body.classList.contains("kv-side-open") || !side?.contains(document.activeElement)) return;
-    const all = [...side.querySelectorAll("button, a, input")].filter((one) => one.checkVisibility());
-    const next = event.shiftKey ? all[0] : all.at(-1);
-    if (document.activeElement !== next || !matchMedia("(max-width: 799px)").matches) return;
+    const isNarrow = matchMedia("(max-width: 799px)").matches;
+    if (isNarrow && document.body.classList.contains("kv-side-open")) return side;
+    return K.panel.covers() ? document.getElementById("kv-panel") : null;
+  };
+  const CONTROLS = "button, a[href], input, select, textarea, summary, [tabindex]";
+  document.addEventListener("keydown", (event) => {
+    const box = event.key === "Tab" ? covering() : null;
+    if (!box?.contains(document.activeElement)) return;
+    const all = [...box.querySelectorAll(CONTROLS)].filter((one) => one.tabIndex >= 0 && !one.disabled && one.checkVisibility());
+    const last = event.shiftKey ? all[0] : all.at(-1);
+    if (document.activeElement !== last) return;
     event.preventDefault();
     (event.shiftKey ? all.at(-1) : all[0]).focus();
   });

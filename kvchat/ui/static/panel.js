@@ -22,10 +22,18 @@
       if (aside) stand();
     },
     onShow: (name, call) => shows.set(name, [...(shows.get(name) ?? []), call]),
-    open: (tab) => set(true, tab),
-    close: () => set(false),
-    toggle: (tab) => set(!(isOpen() && (!tab || tab === shown)), tab),
+    open: (tab) => turn(true, tab),
+    close: () => turn(false),
+    toggle: (tab) => turn(!(isOpen() && (!tab || tab === shown)), tab),
+    covers: () => isOpen() && Boolean(aside) && aside.offsetWidth >= innerWidth - 1,
     isOpen: (tab) => isOpen() && (!tab || tab === shown),
+  };
+  // The focus goes where it can be seen: into a panel that covers all else, and out of one that closes.
+  const turn = (open, name) => {
+    const wasInside = Boolean(aside?.contains(document.activeElement));
+    set(open, name);
+    if (!open && wasInside) document.getElementById("kv-panel-button")?.focus();
+    if (open && !wasInside && K.panel.covers()) tabs.find((tab) => tab.name === shown)?.button?.focus();
   };
   const isOpen = () => document.body.classList.contains("kv-panel-open");
   const set = (open, name) => {

@@ -78,10 +78,16 @@
     atEnd = false;
     hold.until = 0;
   };
+  const isNear = (box) => box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
+  // The browser has brought what has the focus into sight: it is not scrolled away again.
+  const focused = ({ target }) => {
+    if (!target.matches(":focus-visible") || isNear(log())) return;
+    atEnd = false;
+    hold.until = 0;
+  };
   const scrolled = (event) => {
     if (performance.now() < hold.until) return; // it was not a person who scrolled
-    const box = log();
-    const near = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
+    const near = isNear(log());
     const recent = performance.now() - touched < 400;
     if (near && (event.type === "scrollend" || !recent)) atEnd = true;
     else if (!near && recent) atEnd = false;
@@ -90,6 +96,7 @@
     const box = log();
     if (!box) return setTimeout(watch, 50);
     for (const name of ["wheel", "touchmove", "keydown", "pointerdown"]) box.addEventListener(name, leave, { passive: true });
+    box.addEventListener("focusin", focused);
     for (const name of ["scroll", "scrollend"]) box.addEventListener(name, scrolled, { passive: true });
     const sizes = new ResizeObserver(K.settle);
     sizes.observe(box);

@@ -186,7 +186,10 @@
     onlyModel = K.el("input", { type: "checkbox", class: "kv-switch", role: "switch", id: "kv-only-model" });
     scope = K.el("label", { class: "kv-scope", for: "kv-only-model" }, onlyModel, K.el("span", { text: K.say("ui.settings.only_model", { model: found.model }) }));
     outlook = K.outlook(() => tell(""));
-    return K.el("div", { class: "kv-apply" }, outlook.element, said, K.el("div", { class: "kv-apply-row" }, scope, undo, apply));
+    const bar = K.el("div", { class: "kv-apply" }, outlook.element, said, K.el("div", { class: "kv-apply-row" }, scope, undo, apply));
+    // what has the focus is not left behind the bar
+    new ResizeObserver(() => bar.parentElement.style.setProperty("scroll-padding-bottom", `${bar.offsetHeight + 12}px`)).observe(bar);
+    return bar;
   };
   const tell = (text, wrong = false) => {
     K.put(said, text);

@@ -24,6 +24,13 @@
     return found.map((count) => [count * unit, count ? `${K.number(count, digits)} ${name}` : "0"]);
   };
 
+  // What a line has at a place between its points.
+  const between = (places, values, place) => {
+    const after = Math.max(1, places.findIndex((one) => one >= place));
+    const share = (place - places[after - 1]) / (places[after] - places[after - 1]);
+    return values[after - 1] + share * (values[after] - values[after - 1]);
+  };
+
   // `found`: what Python computed; `seen`: how wide its place is, so that letters are as large as elsewhere.
   K.whatifChart = (found, seen) => {
     const width = seen || WIDTH;
@@ -51,7 +58,10 @@
     const card = [K.svg("line", { class: "kv-card-line", x1: LEFT, x2: right, y1: limit, y2: limit }), text(K.say(isFar ? "ui.whatif.card.far" : "ui.whatif.card.line", { usable: K.size(room.usable_bytes) }), { class: "kv-card-text", x: right, y: isFar ? limit + 13 : limit - 5, "text-anchor": "end" })];
     const asked = context <= most ? [K.svg("line", { class: "kv-context-line", x1: x(context), x2: x(context), y1: TOP, y2: ground }), text(K.say("ui.whatif.axis.asked"), { ...beside(context), y: isFar ? TOP + 28 : TOP + 10 })] : [];
     const longest = found.rows.find((row) => `${row.key_format}/${row.value_format}` === found.pair)?.largest_context;
-    const reach = longest > 0 && longest <= most ? [K.svg("line", { class: "kv-reach-line", x1: x(longest), x2: x(longest), y1: Math.max(TOP, limit), y2: ground }), K.svg("circle", { class: "kv-reach", cx: x(longest), cy: Math.max(TOP, limit), r: 3.5 }), text(K.say("ui.whatif.axis.most", { tokens: longest, format: K.format(found.pair) }), { class: "kv-reach-text", ...beside(longest), y: ground - 6 })] : [];
+    const own = chart.lines.find((line) => line.pair === found.pair);
+    const tall = own && longest ? Math.min(room.usable_bytes, between(chart.contexts, own.bytes, longest)) : room.usable_bytes;
+    const peak = Math.max(TOP, y(tall));
+    const reach = longest > 0 && longest <= most ? [K.svg("line", { class: "kv-reach-line", x1: x(longest), x2: x(longest), y1: peak, y2: ground }), K.svg("circle", { class: "kv-reach", cx: x(longest), cy: peak, r: 3.5 }), text(K.say("ui.whatif.axis.most", { tokens: longest, format: K.format(found.pair) }), { class: "kv-reach-text", ...beside(longest), y: ground - 6 })] : [];
     const label = K.say("ui.whatif.chart", { most, usable: K.size(room.usable_bytes) });
     return K.svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": label }, clip, ...grid, ...lengths, ...names, ...lines, ...asked, ...card, ...reach);
   };

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kvchat.chat.admit import Admitted, Told, admit, admit_with
 from kvchat.chat.answer import LiveAnswer
-from kvchat.chat.summary_request import summary_request
+from kvchat.chat.summary_request import summary_of, summary_request
 from kvchat.chat.template import ChatMessage
 from kvchat.engine.events import Done, Event, Failed, Priority, Request, Took
 from kvchat.engine.worker import Worker
@@ -165,7 +165,7 @@ class Summarizer:
                 self._tell(last.entry)
         if self._live.cancel.is_set():
             return None
-        text = " ".join(last.text.split()) if isinstance(last, Done) else ""
+        text = summary_of(last.text) if isinstance(last, Done) else ""
         if not text:
             short = isinstance(last, Failed) and isinstance(last.error, OutOfMemory)
             reason = "out_of_memory" if short else "nothing_written"

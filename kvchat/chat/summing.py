@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.shelf import Shelf
-from kvchat.chat.summary_request import summary_request
+from kvchat.chat.summary_request import summary_of, summary_request
 from kvchat.documents.fence import fence_passages, fence_summaries, pages_summed
 from kvchat.documents.passages import Passage
 from kvchat.documents.terms import terms
@@ -183,7 +183,7 @@ class SummingUp:
             events.extend(self._worker.submit(request))
         self._done += 1
         last = events.pop() if events else None
-        return " ".join(last.text.split()) if isinstance(last, Done) else ""
+        return summary_of(last.text) if isinstance(last, Done) else ""
 
     def _tell(self) -> None:
         """How far it is; how long it takes once one part is done."""

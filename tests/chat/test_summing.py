@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvchat.chat.conversations import Conversations
+from kvchat.chat.summary_request import summary_of
 from kvchat.chat.summing import SummingUp
 from kvchat.documents.fence import fence_summaries, pages_summed, without_pages
 from kvchat.documents.terms import asks_for_summary
@@ -141,3 +142,20 @@ def test_summaries_are_fenced_and_name_what_they_cover() -> None:
     assert text.count("</document>") == 1
     assert "[page 2]\npages 1-2, 4: one" in text
     assert "two" not in without_pages(text, {7})
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("The summary is:\n\nThe summary is:\n\nThe summary is:\n\nThe", "The summary is:"),
+        (
+            "It has 3.0 parts. Each has a name.  Each has a name. It has",
+            "It has 3.0 parts. Each has a name.",
+        ),
+        ("세 부분이다. 이름이 있다.\n이름이 있다. 세 부분", "세 부분이다. 이름이 있다."),
+        ("One line", "One line"),
+        (" \n ", ""),
+    ],
+)
+def test_what_a_model_says_again_is_kept_once(written: str, kept: str) -> None:
+    assert summary_of(written) == kept

@@ -2,24 +2,29 @@
 with a question. Without such a model (setting `embedding_model`) nothing is made and nothing found.
 
 The question's words stay the first judge: what BM25 finds is fused with what means the same by
-reciprocal ranks (Cormack, Clarke and Buettcher, 2009). Where words find nothing, a passage must
-stand out from all others to be brought.
+reciprocal ranks (Cormack, Clarke and Buettcher, 2009). Where words find nothing, a passage must be
+far more like the question than any is like questions of something else: models differ in what they
+call alike, and find every text of a language that they do not know alike.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import threading
+import tomllib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
 from kvchat.documents.passages import Passage
 from kvchat.documents.retrieve import Scored
 from kvchat.errors import KVChatError
 from kvchat.files import replace_file
+from kvchat.wording import settings_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,8 +35,9 @@ logger = logging.getLogger(__name__)
 
 RANK_CONSTANT = 60
 _AT_A_TIME = 16
-LEAST_LIKENESS, LEAST_DEVIATIONS = 0.5, 3.0
+LEAST_DEVIATIONS, LEAST_DEVIATION = 4.5, 0.01
 SUFFIX = ".vectors.safetensors"
+_HANGUL = re.compile("[가-힣]")
 
 
 class Meanings:
@@ -41,6 +47,7 @@ class Meanings:
         self._folder, self._model = folder, model
         self._lock = threading.Lock()
         self._encoder: Encoder | None = None
+        self._unrelated: dict[str, Tensor] = {}
         self._opened = ""
         self._kept: dict[str, Tensor] = {}
         self._asked: set[str] = set()
@@ -91,14 +98,19 @@ class Meanings:
         if not known or encoder is None:
             return []
         asked = encoder.vectors([question], "query")[0]
+        if not asked.any():  # no word of it is known
+            return []
         likeness = [
             (float(one), passage)
             for passages, vectors in known
             for one, passage in zip(vectors @ asked, passages, strict=True)
         ]
         likeness.sort(key=lambda one: -one[0])
-        if stand_out and not _stands_out([one for one, _ in likeness]):
-            return []
+        if stand_out:
+            unrelated = self._unrelated["ko" if _HANGUL.search(question) else "en"]
+            usual = [max(float((one @ each).max()) for _, one in known) for each in unrelated]
+            if not stands_out(likeness[0][0], usual):
+                return []
         return [passage for _, passage in likeness[:k]]
 
     def _vectors(self, passages: Sequence[Passage]) -> Tensor | None:
@@ -142,7 +154,10 @@ class Meanings:
             self._opened, self._encoder = wanted, None
             with self._lock:
                 self._kept.clear()
-            self._encoder = Encoder(Path(wanted).expanduser()) if wanted else None
+            encoder = Encoder(Path(wanted).expanduser()) if wanted else None
+            if encoder is not None:
+                self._unrelated = _unrelated(encoder)
+            self._encoder = encoder
         return self._encoder
 
     def _computed(self, encoder: Encoder, texts: Sequence[str]) -> Tensor | None:
@@ -156,15 +171,17 @@ class Meanings:
         return torch.cat(parts)
 
 
-def _stands_out(likeness: Sequence[float]) -> bool:
-    """Whether the first is far above what all have in common with any question."""
-    mean = sum(likeness) / len(likeness)
-    deviation = (sum((one - mean) ** 2 for one in likeness) / len(likeness)) ** 0.5
-    return (
-        len(likeness) > 1
-        and likeness[0] >= LEAST_LIKENESS
-        and likeness[0] - mean >= LEAST_DEVIATIONS * max(deviation, 1e-6)
-    )
+def stands_out(best: float, usual: Sequence[float]) -> bool:
+    """Whether the best likeness to a question is far above the best ones to unrelated questions:
+    measured in docs/decisions.md.
+    """
+    return best - mean(usual) >= LEAST_DEVIATIONS * max(stdev(usual), LEAST_DEVIATION)
+
+
+def _unrelated(encoder: Encoder) -> dict[str, Tensor]:
+    """By language."""
+    text = (settings_folder() / "unrelated_questions.toml").read_text(encoding="utf-8")
+    return {lang: encoder.vectors(those, "query") for lang, those in tomllib.loads(text).items()}
 
 
 def _name(document: str, passages: Sequence[Passage]) -> str:

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from transformers import BertConfig, BertModel
 
 from kvchat.chat.conversations import Conversations
-from kvchat.chat.meanings import Meanings
+from kvchat.chat.meanings import Meanings, stands_out
 from kvchat.documents.passages import Passage
 from kvchat.documents.retrieve import Scored
 from kvchat.errors import ModelError
@@ -61,7 +61,7 @@ def test_vectors_are_of_length_one_and_the_same_for_the_same_text(encoder_path: 
 def static_model(folder: Path, **more: torch.Tensor) -> torch.Tensor:
     """A table of vectors beside a tokenizer; returns the table."""
     folder.mkdir(parents=True)
-    table = torch.randn(len(tiny_tokenizer()), 8, generator=torch.Generator().manual_seed(3))
+    table = torch.randn(len(tiny_tokenizer()), 64, generator=torch.Generator().manual_seed(3))
     save_file({"embeddings": table, **more}, folder / "model.safetensors")
     tiny_tokenizer().save_pretrained(folder)
     return table
@@ -126,6 +126,24 @@ def test_where_words_find_nothing_a_passage_must_stand_out(
     made(meanings, cut)
     assert meanings.fused([], "Who won the cup?", [cut], 5) == []
     meanings.close()
+
+
+def test_what_is_as_like_as_unrelated_questions_is_not_brought(tmp_path: Path) -> None:
+    """By a static model, in which a passage's own words are as like it as can be."""
+    static_model(tmp_path / "m")
+    meanings, cut = Meanings(tmp_path / "v", lambda: str(tmp_path / "m")), passages(TEXTS)
+    made(meanings, cut)
+    found = meanings.fused([], TEXTS[11], [cut], 5)
+    assert found[0].passage.index == 11
+    assert meanings.fused([], "How do I mend a broken heart?", [cut], 5) == []
+    meanings.close()
+
+
+def test_how_far_above_is_far() -> None:
+    usual = [0.70, 0.72, 0.74, 0.72]
+    assert stands_out(0.81, usual)
+    assert not stands_out(0.79, usual)
+    assert not stands_out(0.74, [0.70] * 4)  # they hardly ever are that equal
 
 
 def test_without_a_model_nothing_is_made(tmp_path: Path) -> None:

@@ -165,7 +165,11 @@ def presets() -> tuple[str, ...]:
 
 
 def read_preset(name: str) -> Mapping[str, object]:
-    return read_file(_preset_file(name))
+    """Raises SettingsError, which names the file that a wrong value stands in."""
+    file = _preset_file(name)
+    values = read_file(file)
+    _changed_by(file, values, Settings())
+    return values
 
 
 def _preset_file(name: str) -> Path:
@@ -191,24 +195,6 @@ def _toml_table(text: str, path: Path) -> Mapping[str, object]:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a ValueError alone: a number of 5,000 digits
         raise SettingsError("settings_unreadable", path=path, why=_one_line(error)) from None
-
-
-def resolve(
-    preset: str | None = None, file: Path | None = None, flags: Mapping[str, object] | None = None
-) -> Settings:
-    """Schema defaults < preset < user file < flags. Raises SettingsError, which names the file
-    that a wrong value stands in.
-    """
-    settings = Settings()
-    if preset:
-        settings = _changed_by(_preset_file(preset), read_preset(preset), settings)
-    general, models = file_parts(file) if file else ({}, {})
-    if file:
-        settings = _changed_by(file, general, settings)
-    named = changed(settings, {k: v for k, v in (flags or {}).items() if k == "model"}).model
-    if file and named in models:
-        settings = _changed_by(file, models[named], settings)
-    return changed(settings, flags or {})
 
 
 def _changed_by(file: Path, changes: Mapping[str, object], settings: Settings) -> Settings:
@@ -247,7 +233,7 @@ def _parts(table: Mapping[str, object], file: Path) -> Parts:
 
 
 def to_toml(settings: Settings) -> str:
-    """The settings that differ from the defaults, as a file that `resolve` reads back."""
+    """The settings that differ from the defaults, as a file that is read back."""
     values = {one.name: getattr(settings, one.name) for one in fields(Settings)}
     differing = {
         one.name: values[one.name] for one in fields(Settings) if values[one.name] != one.default

@@ -67,7 +67,7 @@ ALL_RUNGS = (*RUNGS[:-1], "summarize", RUNGS[-1])  # what is not in RUNGS must b
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings, as they hold for one run. Made by `resolve`, changed by `changed`."""
+    """All settings, as they hold for one run. Made by `Sources`, changed by `changed`."""
 
     memory_budget: int | None = _entry(
         None,

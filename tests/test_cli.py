@@ -13,7 +13,8 @@ from kvchat import cli
 from kvchat.cli_arguments import FACES, flags_of, parse
 from kvchat.errors import SettingsError
 from kvchat.locales import asked_language, machine_language
-from kvchat.settings import SCHEMA, resolve
+from kvchat.settings import SCHEMA
+from tests.starts import resolve
 
 REPO = Path(__file__).resolve().parent.parent
 

@@ -6,9 +6,10 @@ from typing import get_args
 import pytest
 
 from kvchat.errors import SettingsError
-from kvchat.settings import SCHEMA, changed, presets, read_preset, resolve, to_toml
+from kvchat.settings import SCHEMA, changed, presets, read_preset, to_toml
 from kvchat.settings_schema import Kind
 from kvchat.wording import LANGUAGES, settings_folder, table
+from tests.starts import resolve
 
 WRONG = {
     "top_k": ("'many'", "'many' is not a whole number, which 'top_k' takes. "),

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvchat.errors import SettingsError
-from kvchat.settings import resolve
 from kvchat.settings_layers import LayerFormats, layers_text, parse_layers
 from kvchat.settings_schema import FORMAT_NAMES
 from kvchat.wording import LANGUAGES
+from tests.starts import resolve
 
 names = st.sampled_from(FORMAT_NAMES)
 numbers = st.integers(-200, 200)

@@ -6,8 +6,9 @@ import pytest
 
 from kvchat.cli import main
 from kvchat.errors import SettingsError
-from kvchat.settings import checked, resolve
+from kvchat.settings import checked
 from kvchat.wording import LANGUAGES
+from tests.starts import resolve
 
 ABSURD = ["-1", "-5GiB", "nan", "inf", "1e400", "6GB", "half", "1GiB2", "9999999GiB", "٣GiB", "--"]
 

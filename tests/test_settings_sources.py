@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvchat.errors import SettingsError
-from kvchat.settings import SCHEMA, Settings, changed, parse_file, resolve, to_toml
+from kvchat.settings import SCHEMA, Settings, changed, parse_file, to_toml
 from kvchat.settings_sources import Saved, Sources
 
 MODEL = '/models/a "quoted" 모델'
@@ -44,14 +44,7 @@ def test_each_layer_holds_over_those_below_it(tmp_path: Path) -> None:
 
 def test_a_flag_that_names_the_model_brings_what_is_that_models_own(tmp_path: Path) -> None:
     assert start(tmp_path, LAYERED, model="other").settings().top_k == 9
-    assert resolve(file=tmp_path / "settings.toml", flags={"model": "other"}).top_k == 9
     assert start(tmp_path, LAYERED, model="third").settings().top_k == 3
-
-
-def test_the_program_starts_with_what_the_layers_say(tmp_path: Path) -> None:
-    for flags in ({}, {"model": "other"}, {"top_k": 11, "memory_budget": "1 GiB"}):
-        found = start(tmp_path, LAYERED, "cpu", **flags)
-        assert found.settings() == resolve("cpu", tmp_path / "settings.toml", flags)
 
 
 def test_a_change_for_all_models_holds_for_the_one_that_had_its_own(tmp_path: Path) -> None:
@@ -139,7 +132,7 @@ def test_the_exported_file_starts_the_program_with_the_same_settings(tmp_path: P
     settings = changed(Settings(), {"model_folders": ["/a", "/b c"], "seal_format": "int8/int8"})
     file = tmp_path / "out.toml"
     file.write_text(to_toml(settings))
-    assert resolve(file=file) == settings
+    assert Sources.of_start(None, file, {}).settings() == settings
     assert settings.seal_format == "int8", "one name where keys and values are alike"
 
 

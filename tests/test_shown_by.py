@@ -12,9 +12,9 @@ from transformers import AutoTokenizer
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.conversations import Conversations
 from kvchat.chat.told import told_of_messages
-from kvchat.settings import resolve
 from kvchat.store.store import Store
 from tests.program import Serving, ask, builtin_folder_in
+from tests.starts import resolve
 
 pytestmark = pytest.mark.slow
 

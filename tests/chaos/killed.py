@@ -36,8 +36,8 @@ from kvchat.engine.events import Done, Request
 from kvchat.engine.limits import Limits
 from kvchat.kvcache.blocks import FP, geometries
 from kvchat.models.load import LoadedModel, load_model
-from kvchat.settings import resolve
 from kvchat.units import GIB
+from tests.starts import resolve
 
 LONGEST_S = 0.4  # that a program lives, but for the last: from its start, or from when it is open
 OPENING_PARTS = 5  # one in so many is killed while it opens, or soon after

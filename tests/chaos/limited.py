@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from kvchat.chat.conversations import Conversations
-from kvchat.settings import resolve
 from kvchat.units import MIB
+from tests.starts import resolve
 
 SLACK_MIB = (48, 24, 12, 6)
 TURNS = 4

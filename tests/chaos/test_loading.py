@@ -15,10 +15,10 @@ from kvchat.errors import KVChatError, ModelError
 from kvchat.models.load import load_model
 from kvchat.models.progress import silent
 from kvchat.models.weights import StoredTensor
-from kvchat.settings import resolve
 from tests.chaos.test_release import tensors_bytes
 from tests.engine.test_engine import done, random_ids, request
 from tests.faults import SHAPES, Failing, RecordFaults, count_faults, failing_calls, other_error
+from tests.starts import resolve
 from tests.tiny import tiny_folder
 
 CPU = torch.device("cpu")

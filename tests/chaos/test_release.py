@@ -21,12 +21,12 @@ from kvchat.engine.worker import Worker
 from kvchat.models.load import LoadedModel
 from kvchat.models.progress import silent
 from kvchat.models.weights import weight_bytes
-from kvchat.settings import resolve
 from kvchat.units import MIB
 from tests.chat.test_conversations import answered, ended
 from tests.engine.test_engine import done, random_ids, request
 from tests.engine.test_injected import Turn
 from tests.faults import SHAPES, other_error
+from tests.starts import resolve
 from tests.tiny import tiny_folder
 
 Start = Callable[..., Conversations]

@@ -21,11 +21,11 @@ from kvchat.engine.limits import Limits
 from kvchat.kvcache.pool import Storing
 from kvchat.memory.formats import FormatPair
 from kvchat.planner.plan import LEAST_REPLY
-from kvchat.settings import resolve
 from kvchat.units import MIB
 from tests.chaos.alone import ran_alone
 from tests.chat.test_conversations import AS_COMPUTED
 from tests.engine.test_engine import MakeEngine, random_ids, request
+from tests.starts import resolve
 from tests.tiny import place_builtin
 
 Start = Callable[..., Conversations]

@@ -7,7 +7,7 @@ import pytest
 
 from kvchat.chat.conversations import Conversations
 from kvchat.models.verdicts import keep_verdicts
-from kvchat.settings import resolve
+from tests.starts import resolve
 from tests.tiny import key_of, passed_verdicts, tiny_folder
 
 Start = Callable[..., Conversations]

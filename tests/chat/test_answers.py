@@ -12,8 +12,8 @@ from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.conversations import Conversations
 from kvchat.engine import open as opening
 from kvchat.errors import KVChatError, RequestError, StoreError
-from kvchat.settings import resolve
 from tests.chat.test_conversations import answered, ended, texts
+from tests.starts import resolve
 
 Start = Callable[..., Conversations]
 

@@ -17,9 +17,9 @@ from kvchat.engine.fidelity import PairReader
 from kvchat.errors import SettingsError
 from kvchat.memory.formats import FormatPair
 from kvchat.memory.verdicts import STEPS
-from kvchat.settings import resolve
 from kvchat.ui.forms import form
 from kvchat.wording import LANGUAGES, Language, table
+from tests.starts import resolve
 from tests.tiny import key_of, tiny_folder
 
 NAMES = [str(pair) for pair in STEPS]

@@ -16,9 +16,9 @@ import pytest
 from kvchat.chat.answer import LiveAnswer
 from kvchat.chat.conversations import Conversations
 from kvchat.errors import StoreError
-from kvchat.settings import resolve
 from kvchat.units import MIB
 from tests.chat.test_conversations import AS_COMPUTED, answered, ended
+from tests.starts import resolve
 
 Start = Callable[..., Conversations]
 

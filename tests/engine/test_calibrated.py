@@ -11,9 +11,9 @@ from kvchat.device.peak import Peak
 from kvchat.engine.engine import Engine
 from kvchat.engine.open import open_engine
 from kvchat.models.progress import silent
-from kvchat.settings import resolve
 from tests.engine.test_engine import done, random_ids, request
 from tests.engine.test_steps import LiveCounters
+from tests.starts import resolve
 from tests.tiny import tiny_folder
 
 

@@ -30,10 +30,11 @@ from kvchat.kvcache.tiers import DiskPlace
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
 from kvchat.models.load import LoadedModel
 from kvchat.models.progress import silent
-from kvchat.settings import RUNGS, resolve
+from kvchat.settings import RUNGS
 from kvchat.units import GIB, MIB
 from tests.arch.models import config_json
 from tests.engine.test_engine import done, random_ids, request
+from tests.starts import resolve
 from tests.tiny import tiny_folder, tiny_tokenizer
 
 Load = Callable[[str], LoadedModel]

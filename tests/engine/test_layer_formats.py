@@ -21,9 +21,10 @@ from kvchat.kvcache.tiers import DiskPlace
 from kvchat.memory.formats import FormatPair, layer_pairs
 from kvchat.models.load import LoadedModel
 from kvchat.models.progress import silent
-from kvchat.settings import RUNGS, resolve
+from kvchat.settings import RUNGS
 from kvchat.units import GIB
 from tests.engine.test_engine import done, random_ids, request
+from tests.starts import resolve
 from tests.tiny import tiny_folder
 
 Load = Callable[[str], LoadedModel]

@@ -5,8 +5,8 @@ import torch
 
 from kvchat.engine.limits import Limits, limits_for
 from kvchat.memory.verdicts import STEPS, Verdict
-from kvchat.settings import resolve
 from kvchat.units import MIB
+from tests.starts import resolve
 
 CPU = torch.device("cpu")
 SETTINGS = {"seal_format": "int8", "floor_format": "int4", "disk_format": "int8"}

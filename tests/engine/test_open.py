@@ -16,10 +16,10 @@ from kvchat.errors import ModelError, OutOfMemory
 from kvchat.models.fitting import least_bytes, spec_of_folder
 from kvchat.models.progress import silent
 from kvchat.models.weights import StoredTensor, predicted_weight_bytes
-from kvchat.settings import resolve
 from kvchat.units import GIB
 from tests.device.liars import LIES, Liar
 from tests.engine.test_engine import done, random_ids, request
+from tests.starts import resolve
 from tests.tiny import tiny_folder
 
 CPU = torch.device("cpu")

@@ -19,8 +19,8 @@ from kvchat.models.verdicts import (
     verdict_key,
     verdicts,
 )
-from kvchat.settings import resolve
 from kvchat.wording import LANGUAGES, table
+from tests.starts import resolve
 from tests.tiny import tiny_folder
 
 ONE = Verdict("int6/int4", 0.0018, 97.6, -0.2, 1024, "wording.en", 1.5)

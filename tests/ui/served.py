@@ -12,7 +12,7 @@ import uvicorn
 
 from kvchat.chat.conversations import Conversations
 from kvchat.models.verdicts import keep_verdicts
-from kvchat.settings import resolve
+from tests.starts import resolve
 from tests.tiny import key_of, passed_verdicts, tiny_folder
 from tests.ui.serve_standin import app_over
 

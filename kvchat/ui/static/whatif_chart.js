@@ -55,8 +55,11 @@
       return K.svg("polyline", { class: `kv-line kv-l${at}`, points, "clip-path": "url(#kv-if-clip)" }, K.svg("title", {}, K.format(line.pair)));
     });
     const limit = isFar ? TOP : y(room.usable_bytes);
-    const card = [K.svg("line", { class: "kv-card-line", x1: LEFT, x2: right, y1: limit, y2: limit }), text(K.say(isFar ? "ui.whatif.card.far" : "ui.whatif.card.line", { usable: K.size(room.usable_bytes) }), { class: "kv-card-text", x: right, y: isFar ? limit + 13 : limit - 5, "text-anchor": "end" })];
-    const asked = context <= most ? [K.svg("line", { class: "kv-context-line", x1: x(context), x2: x(context), y1: TOP, y2: ground }), text(K.say("ui.whatif.axis.asked"), { ...beside(context), y: isFar ? TOP + 28 : TOP + 10 })] : [];
+    // words stand where no line is: under the room where all lines are over it, else at the left above it
+    const isOver = Math.min(...chart.lines.map((line) => line.bytes[0])) > room.usable_bytes;
+    const isLeft = isOver || limit > TOP + 34 || x(context) > LEFT + 150;
+    const card = [K.svg("line", { class: "kv-card-line", x1: LEFT, x2: right, y1: limit, y2: limit }), text(K.say(isFar ? "ui.whatif.card.far" : "ui.whatif.card.line", { usable: K.size(room.usable_bytes) }), { class: "kv-card-text", ...(isLeft ? { x: LEFT + 6 } : { x: right, "text-anchor": "end" }), y: isFar || isOver ? limit + 13 : limit - 5 })];
+    const asked = context <= most ? [K.svg("line", { class: "kv-context-line", x1: x(context), x2: x(context), y1: TOP, y2: ground }), text(K.say("ui.whatif.axis.asked"), { ...beside(context), y: isOver ? ground - 6 : isFar ? TOP + 28 : TOP + 10 })] : [];
     const longest = found.rows.find((row) => `${row.key_format}/${row.value_format}` === found.pair)?.largest_context;
     const own = chart.lines.find((line) => line.pair === found.pair);
     const tall = own && longest ? Math.min(room.usable_bytes, between(chart.contexts, own.bytes, longest)) : room.usable_bytes;

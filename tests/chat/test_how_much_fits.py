@@ -64,6 +64,10 @@ def test_every_screen_says_the_same(
         one for one in ways if (one["dtype"], one["weights"]) == (talks.loading.dtype, "as-is")
     ]
     assert running["longest"] == found
+    assert len(ways) > 2
+    for way in ways:  # in other precisions, too
+        precision = {name: way[name] for name in ("dtype", "weights")}
+        assert WhatIfCalls(talks, "en").whatif(asked | precision)["longest"] == way["longest"]
     if pick_device().type != "cpu":
         return  # `plan` knows no card's kernels: what it counts for them is more
     given = [f"--set={name}={value}" for name, value in flags.items()]

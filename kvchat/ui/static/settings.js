@@ -188,7 +188,7 @@
     outlook = K.outlook(() => tell(""));
     const bar = K.el("div", { class: "kv-apply" }, outlook.element, said, K.el("div", { class: "kv-apply-row" }, scope, undo, apply));
     // what has the focus is not left behind the bar
-    new ResizeObserver(() => bar.parentElement.style.setProperty("scroll-padding-bottom", `${bar.offsetHeight + 12}px`)).observe(bar);
+    new ResizeObserver(() => bar.parentElement?.style.setProperty("scroll-padding-bottom", `${bar.offsetHeight + 12}px`)).observe(bar);
     return bar;
   };
   const tell = (text, wrong = false) => {

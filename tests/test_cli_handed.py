@@ -3,6 +3,9 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from tests.api.conftest import Serve, Served
 from tests.api.conftest import serve as serve
 from tests.documents.locked import lock
 from tests.documents.small_pdf import write_pdf
-from tests.program import START_S, Serving, start
+from tests.program import REPO, START_S
 from tests.tiny import tiny_folder
 
 Running_ = Callable[..., Served]
@@ -172,24 +175,39 @@ def test_what_needs_a_start_of_its_own_says_where_the_page_is(
     assert served.url in said
 
 
-def test_programs_of_their_own_hand_over_and_stop(tmp_path: Path, model: Path, notes: Path) -> None:
-    """As people do it: one program serves, others ask beside it, one of them is broken off."""
-    data_dir = tmp_path / "data"
-    serving = Serving(data_dir, "--model", str(model), "--set", "max_new_tokens=4000")
-    with start(data_dir, "ask", "one", "--pdf", str(notes), "--json") as asking:
-        assert asking.stdout is not None
-        assert any(json.loads(line)["type"] == "token" for line in asking.stdout)
-        asking.send_signal(signal.SIGINT)
-        _, err = asking.communicate(timeout=START_S)
-    assert (asking.returncode, err) == (130, "")
-    words = ["When does the pump run?", "--pdf", str(notes), "--max-new-tokens", "3", "--json"]
-    with start(data_dir, "ask", *words) as asking:
-        out, err = asking.communicate(timeout=START_S)
+def asking(data_dir: Path, *words: str) -> "subprocess.Popen[str]":
+    """A program of its own, as a person starts it."""
+    return subprocess.Popen(
+        [sys.executable, str(REPO / "app.py"), "ask", *words, "--json"],
+        env=os.environ | {"KVCHAT_NO_BOOTSTRAP": "1", "KVCHAT_DATA_DIR": str(data_dir)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+
+
+def test_programs_of_their_own_hand_over_and_stop(
+    running: Running_, notes: Path, data_dir: Path
+) -> None:
+    talks = running(token="secret").conversations
+    question = ("When does the pump run?", "--pdf", str(notes))
+    with asking(data_dir, *question, "--max-new-tokens", "4000") as broken_off:
+        assert broken_off.stdout is not None
+        assert any(json.loads(line)["type"] == "token" for line in broken_off.stdout)
+        broken_off.send_signal(signal.SIGINT)
+        _, err = broken_off.communicate(timeout=START_S)
+    assert (broken_off.returncode, err) == (130, "")
+    with asking(data_dir, *question, "--max-new-tokens", "3") as answered:
+        out, err = answered.communicate(timeout=START_S)
     told = [json.loads(line) for line in out.splitlines()]
-    assert (asking.returncode, told[-1]["type"]) == (0, "done")
+    assert (answered.returncode, err, told[-1]["type"]) == (0, "", "done")
     assert told[-1]["figures"]["reply_tokens"] == 3
     assert "citation" in {one["type"] for one in told}
-    assert serving.end() == 143
+    until = time.monotonic() + START_S
+    while talks._store.chats(unlisted=True):  # of the one that left
+        assert time.monotonic() < until
+        time.sleep(0.01)
     assert files(data_dir) == []
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from kvchat.engine.circles import Circles
+from kvchat.engine.circles import GoingRound
 from kvchat.engine.events import Event, FinishReason, Framed, Prefilled, Token
 from kvchat.engine.guard import guarded
 from kvchat.engine.local import LocalModel, Text
@@ -68,7 +68,7 @@ class Computing:
     ) -> Generator[Event, None, FinishReason]:
         request = reply.request
         sampler = Sampler(request.sampling, self._device)
-        circles = Circles() if request.ends_circles else None
+        circles = GoingRound(self._text_of) if request.ends_circles else None
         began = self._clock()
         while True:
             token = yield from self._drawn(reply, sampler, logits)
@@ -116,6 +116,9 @@ class Computing:
             )
 
         return (yield from guarded(step, self._room.rungs(reply, 0), self._device))
+
+    def _text_of(self, token: int) -> str:
+        return str(self._loaded.tokenizer.decode([token]))
 
     def _seen(self, reply: Reply) -> Tensor | None:
         if reply.request.sampling.repetition_penalty == 1.0:

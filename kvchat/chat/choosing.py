@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from kvchat.chat.ahead import AheadOfQuestions, decided_next, room_next
 from kvchat.chat.attached import Attached, attached
 from kvchat.chat.bring import MOST_SHARE, WHOLE_SHARE, Decided, Room
+from kvchat.chat.reading_again import read_tokens_per_s
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.suiting import FENCE_TOKENS
 from kvchat.chat.told import message_text
-from kvchat.chat.reading_again import read_tokens_per_s
 from kvchat.errors import RequestError
 from kvchat.memory.formats import BLOCK_TOKENS
 from kvchat.settings import Settings

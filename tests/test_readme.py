@@ -55,6 +55,6 @@ def test_both_languages_name_the_same_commands_flags_and_settings() -> None:
 def test_the_files_it_names_exist() -> None:
     text = README.read_text(encoding="utf-8")
     named = [part.split(")")[0] for part in text.split("](")[1:]]
-    assert len([name for name in named if name.startswith("kvchat/")]) == 10
+    assert len([name for name in named if name.startswith("kvchat/")]) == 11
     for name in named:
         assert (README.parent / name).exists(), name

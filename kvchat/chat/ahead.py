@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-QUESTION_TOKENS = 32
+QUESTION_TOKENS = 32  # a short one, with what the template writes around it
 _TURN_S, _LONGEST_END_S = 0.5, 10.0
 _MOST_AGAIN = 8  # chats
 # No question begins like both: what their prompts share is there before any.

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kvchat.chat.ahead import QUESTION_TOKENS
 from kvchat.chat.pins import apart, document_tokens, kept_turns, page_text
 from kvchat.chat.shelf import Shelf
 from kvchat.chat.template import ChatMessage, render
@@ -19,8 +20,6 @@ from kvchat.store.store import Store
 
 if TYPE_CHECKING:
     from kvchat.engine.engine import Engine
-
-QUESTION_TOKENS = 32  # a short one, with what the template writes around it
 
 
 class Pinning:

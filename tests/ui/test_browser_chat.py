@@ -20,13 +20,17 @@ def text_of(markdown: str) -> str:
 def test_a_question_is_answered_as_it_is_written(looking: Looking) -> None:
     page = looking.page
     looking.talks.token_s = 0.03
-    ask(page, "What is it?", wait=False)
-    lengths = set()
-    while page.evaluate("Boolean(kvchat.notes.live)"):
-        lengths.add(len(page.locator(".kv-text").last.inner_text()))
-        time.sleep(0.05)
-    answered(page)
-    assert len(lengths) > 4
+    page.evaluate("""
+        window.lengths = new Set();
+        const look = () => {
+            const last = [...document.querySelectorAll(".kv-text")].at(-1);
+            window.lengths.add(last?.innerText.length);
+        };
+        const all = { subtree: true, childList: true, characterData: true };
+        new MutationObserver(look).observe(document.body, all);
+    """)
+    ask(page, "What is it?")
+    assert page.evaluate("window.lengths.size") > 4
     assert replies(page) == [text_of(ENGLISH)]
     assert page.locator(".kv-ask").inner_text() == "What is it?"
     assert re.search(r"\?c=\w+$", page.url)

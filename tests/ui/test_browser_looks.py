@@ -124,6 +124,11 @@ def test_the_screen_reader_finds_its_way(looking: Looking) -> None:
         !(one.innerText.trim() || one.ariaLabel || one.title)).length"""
     )
     assert nameless == 0
+    for width in (1440, 1280, 1100, 1099, 360):  # its tabs are whole, however wide it is
+        page.set_viewport_size({"width": width, "height": 800})
+        cut = "(one) => one.scrollWidth - one.clientWidth"
+        assert page.locator(".kv-tabs").evaluate(cut) == 0, width
+    page.set_viewport_size({"width": 1440, "height": 900})
 
 
 def test_the_keyboard_never_goes_where_it_is_not_seen(looking: Looking) -> None:

@@ -41,7 +41,8 @@ class Told:
     `restore`: what is held in less than as sealed is read again. `date`: what a template that asks
     is told, so that the prompt of a chat stays the same on any day. `summary`: what stands in the
     place of turns that are left out, if any are. `begun`: ids of the reply that goes on. `sizes`:
-    what its turns took in earlier prompts.
+    what its turns took in earlier prompts. `refused`: numbers of turns that are not among the
+    messages, since they never fitted.
     """
 
     system: str
@@ -55,6 +56,7 @@ class Told:
     summary: str = ""
     sizes: Sizes = NOTHING_KNOWN
     begun: tuple[int, ...] = ()
+    refused: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def admit_with(
     if not plan.fits:
         free = _need(outline, replace(told, pinned=(), pinned_pages={}), (), settings)
         trial = plan_admission(free, snapshot, costs, ladder)
-        short = _too_long(outline, plan, snapshot)
+        short = _too_long(outline, plan, snapshot, costs)
         raise _pins_too_large(outline, told, short) if trial.fits else short
     measures = (*plan.measures, *_as_one(truncations))
     prompt, sizes = rendering.prompt(left_out), rendering.sizes(left_out)
@@ -162,17 +164,21 @@ def _old_documents(outline: Outline, pinned: PinnedPages) -> Iterator[tuple[int,
         yield start, span.stop
 
 
-def _too_long(outline: Outline, plan: Plan, snapshot: Snapshot) -> OutOfMemory:
-    """The refusal, by what is short: the model's own length, or memory where that holds less."""
-    longest = outline.num_tokens + plan.reply_tokens - plan.short_by_tokens
+def _too_long(outline: Outline, plan: Plan, snapshot: Snapshot, costs: Costs) -> OutOfMemory:
+    """The refusal, by what nothing else could mend: a budget without room for a single token, a
+    text longer than the model reads, or memory that is short.
+    """
     facts = {
         "tokens": outline.num_tokens,
         "capacity": max(0, plan.capacity_tokens),
         "needed": format_least(plan.expected.total - plan.expected.headroom),
         "allowed": format_size(max(0, snapshot.allowed_bytes)),
     }
-    if plan.short_by_tokens and plan.capacity_tokens >= longest:
-        return OutOfMemory("prompt_over_length", **facts)
+    if plan.capacity_tokens <= 0 and snapshot.allowed_bytes == snapshot.budget:
+        return OutOfMemory("no_room_at_all", **facts, weights=format_size(costs.weight_bytes))
+    if plan.short_by_tokens:
+        longest = costs.spec.max_positions - plan.reply_tokens
+        return OutOfMemory("prompt_over_length", **facts | {"capacity": longest})
     return OutOfMemory("prompt_over_memory", **facts)
 
 

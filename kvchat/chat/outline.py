@@ -70,16 +70,20 @@ def measured(prompt: Prompt, keys: Sequence[TurnKey]) -> dict[TurnKey, int]:
 
 
 def as_whole(
-    prompt: Prompt, keys: Sequence[TurnKey], left_out: Collection[str], known: Mapping[TurnKey, int]
+    prompt: Prompt,
+    keys: Sequence[TurnKey],
+    numbers: Sequence[int],
+    left_out: Collection[str],
+    known: Mapping[TurnKey, int],
 ) -> Outline | None:
     """The outline that the chat's prompt would have if nothing were left out of it; None where a
-    turn's size is not known.
+    turn's size is not known. `numbers`: of the turns.
     """
     spans = {span.name: span.num_tokens for span in prompt.spans if span.kind == "turn"}
     found = [one for one in prompt.spans if one.kind in ("system", "document")]
     at = found[-1].stop if found else 0
     follows = True
-    for number, key in enumerate(keys, 1):
+    for number, key in zip(numbers, keys, strict=True):
         is_left_out = key[0] in left_out
         tokens = known.get(key) if is_left_out or not follows else spans.get(key[0])
         if tokens is None:

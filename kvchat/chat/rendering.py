@@ -7,6 +7,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.arrange import SUMMARY, ChatMessage
@@ -36,6 +37,8 @@ class Rendering:
         self._told, self._loaded = told, loaded
         self._turns = turns_of(told.messages)
         self._keys = [key_of(turn) for turn in self._turns]
+        told_numbers = (number for number in count(1) if number not in told.refused)
+        self._numbers = list(islice(told_numbers, len(self._turns)))
         known = told.sizes.tokens
         self._known = {key: known[key] for key in self._keys if key in known}
         self._made: dict[frozenset[str], Prompt] = {}
@@ -54,7 +57,9 @@ class Rendering:
             names = {key[0] for key in self._keys}
             before = frozenset(one for one in self._told.sizes.left_out if one in names)
             if before:
-                found = as_whole(self.prompt(before), self._keys, before, self._known)
+                found = as_whole(
+                    self.prompt(before), self._keys, self._numbers, before, self._known
+                )
                 if found is not None:
                     return found
         return outline_of(self.prompt(left_out))
@@ -67,7 +72,7 @@ class Rendering:
         told = self._told
         messages: list[ChatMessage] = []
         numbers: list[int | None] = []
-        for number, turn in enumerate(self._turns, 1):
+        for number, turn in zip(self._numbers, self._turns, strict=True):
             if turn[0].name not in left_out:
                 messages += turn
                 numbers.append(number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,6 +63,7 @@ class Measuring:
             loaded.weight_bytes,
             loaded.device.type,
         )
+        self._limits, self._allows_less = limits, False
         self.limits = limits
         self._activations: tuple[Costs | None, tuple[int, int], int] = (None, (0, 0), 0)
         self._fits: tuple[object, Fits] | None = None
@@ -73,8 +75,12 @@ class Measuring:
 
     @limits.setter
     def limits(self, limits: Limits) -> None:
-        """From the next text on: what is stored stays as it is."""
-        self._limits = limits
+        """From the next text on: what is stored stays as it is. Whether they allow less than those
+        before is known until room was made for it.
+        """
+        before, self._limits = self._limits, limits
+        less_budget = (limits.budget or inf) < (before.budget or inf)
+        self._allows_less |= less_budget or limits.headroom > before.headroom
         self._pool.storing = limits.storing
         self._pool.host_limit_bytes = limits.host_quota
         self._pool.keep_originals = limits.keep_originals

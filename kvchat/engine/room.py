@@ -88,7 +88,8 @@ class Room(Measuring):
         self._calm = 0
         self.count_idle()
         offers = () if ahead else self._offers(reply)
-        reason = "others_grew" if self.latest.is_pressed else "no_room"
+        reason = self._why_short("no_room")
+        self._allows_less = False
         for measure in plan_step(need, self.latest, self.limits.ladder, offers):
             yield from self._take(reply, measure, reason)
 
@@ -118,8 +119,19 @@ class Room(Measuring):
         short = now.own_bytes - now.allowed_bytes
         wanted = short > 0 and now.idle_bytes > 0 and "drop_idle" in self.limits.ladder
         if not wanted or now.device.age_s:
+            self._allows_less &= short > 0
             return
-        yield from self._drop_idle(drop_idle(short, now), "others_grew", for_hot=True)
+        reason = self._why_short("settings_less")
+        self._allows_less = False
+        yield from self._drop_idle(drop_idle(short, now), reason, for_hot=True)
+
+    def _why_short(self, else_why: str) -> str:
+        """Other programs took memory where less is left free than should be, unless it is the
+        person who wants more left free since then.
+        """
+        if self._allows_less:
+            return "settings_less"
+        return "others_grew" if self.latest.is_pressed else else_why
 
     def _need(self, reply: Reply, num_tokens: int, chunk_tokens: int) -> StepNeed:
         """Of the open text until it has so many tokens: blocks for which there is no free place,

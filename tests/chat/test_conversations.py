@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -257,14 +258,30 @@ def test_a_question_that_can_never_fit_is_refused_with_numbers(start: Start) -> 
     assert (kept.problem["code"], kept.reply) == ("prompt_over_memory", None)
     assert kept.problem["facts"]["tokens"] == live.error.facts["tokens"]
     assert conversations.ledger_since(chat, 0)[-1]["code"] == "answer_failed"
-    assert answered(conversations.ask(chat, "hi")).text is not None
+    small = answered(conversations.ask(chat, "hi"))
+    assert small.figures is not None
+    assert small.figures["prompt_tokens"] < 100, "what was refused is in no later prompt"
+    (span,) = (one for one in conversations.frame(chat)["spans"] if one["kind"] == "turn")
+    assert span["turn"] == 2
+    assert all(not one.left_out for one in conversations.history(chat))
     assert conversations.history(chat)[-1].problem is None
     both = ended(conversations.ask(chat, "long " * 3000))
     assert both.error is not None
-    assert both.error.code == "prompt_over_memory", "memory holds less than the model reads"
+    assert both.error.code == "prompt_over_length", "no budget would mend that"
     over = ended(start().ask(chat, "long " * 3000))
     assert over.error is not None
     assert over.error.code == "prompt_over_length"
+
+
+def test_without_room_for_one_token_it_is_the_budget_that_is_told(start: Start) -> None:
+    talks = start()
+    engine = talks.loading.engine
+    assert engine is not None
+    engine.limits = replace(engine.limits, budget=engine.loaded.weight_bytes - 1)
+    live = ended(talks.ask(talks.new_chat(), "Hi"))
+    assert isinstance(live.error, OutOfMemory)
+    assert live.error.code == "no_room_at_all"
+    assert "weights" in live.error.line("en")
 
 
 def test_the_models_own_length_is_kept(start: Start) -> None:

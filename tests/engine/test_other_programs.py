@@ -130,6 +130,32 @@ def test_while_nothing_is_asked_what_is_idle_goes_back_to_the_device(
     assert codes(list(engine.run(short))).count("drop_idle") == 0, "told once"
 
 
+@pytest.mark.parametrize("name", ["budget", "headroom"])
+def test_what_the_settings_take_is_not_said_of_other_programs(
+    make_engine: MakeEngine, shared: Shared, name: str
+) -> None:
+    engine = moving(make_engine, shared, host_quota=0)
+    short = replace(ASKED, max_new_tokens=5)
+    list(engine.run(short))
+    engine.close_text()
+    engine.trim()
+    held = engine.room.snapshot()
+    wanted = {"budget": held.own_bytes - HEADROOM, "headroom": held.device.free + HEADROOM}
+    engine.limits = replace(engine.limits, **{name: wanted[name]})
+    engine.trim()
+    assert held.own_bytes - engine.room.snapshot().own_bytes >= HEADROOM
+    engine.limits = replace(engine.limits, budget=None, headroom=HEADROOM)
+    events = list(engine.run(short))
+    assert isinstance(events[0], Took)
+    assert (events[0].entry["code"], events[0].entry["reason"]) == ("drop_idle", "settings_less")
+    engine.close_text()
+    shared.others = shared.read().free
+    engine.trim()
+    shared.others = 0
+    took = next(one for one in engine.run(short) if isinstance(one, Took))
+    assert took.entry["reason"] == "others_grew"
+
+
 def test_without_that_rung_what_is_idle_stays(make_engine: MakeEngine, shared: Shared) -> None:
     engine = moving(make_engine, shared, host_quota=0, ladder=("truncate_turns",))
     list(engine.run(replace(ASKED, max_new_tokens=5)))

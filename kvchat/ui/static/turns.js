@@ -124,9 +124,10 @@
     const end = note.answered ? note.finish_reason : note.finish_reason === "cancelled" ? "cancelled" : "unanswered";
     if (!ENDS.includes(end)) return null;
     const why = note.problem ? `${note.problem.message} ${note.problem.remedy}` : "";
-    const said = end === "unanswered" && why ? why : [K.say(`ui.end.${end}`), why].filter(Boolean).join(" ");
-    const row = K.el("div", { class: `kv-end kv-end-${end}` }, K.icon("note"), K.el("span", { text: said }));
     const isLast = note.turn === K.notes.turns.at(-1)?.turn;
+    const unseen = end === "unanswered" && !isLast && K.isTooLong(note) ? K.say("ui.end.unseen") : "";
+    const said = [end === "unanswered" && why ? "" : K.say(`ui.end.${end}`), why, unseen].filter(Boolean).join(" ");
+    const row = K.el("div", { class: `kv-end kv-end-${end}` }, K.icon("note"), K.el("span", { text: said }));
     if (!isLast || busy()) return row;
     const press = {
       "ui.less_repeating": () => K.act("less_repeating", K.turnOf(note)),

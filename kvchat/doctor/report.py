@@ -18,6 +18,7 @@ OWN_MESSAGES = (
     "loading failed",
     "measuring failed",
     "a reply failed",
+    "a question could not be asked",
     "an answer failed",
     "a text could not be closed",
     "saving failed",

@@ -125,7 +125,10 @@
   K.act = async (kind, about = {}) => {
     const { trigger } = await ready;
     const wish = K.wish();
-    if (["open", "switch", "remove"].includes(kind)) shows = wish.number;
+    if (["open", "switch", "remove"].includes(kind)) {
+      shows = wish.number;
+      setTimeout(look, patience);
+    }
     trigger({ kind, ...wish, chat: K.chat, shown: K.shown, ...about });
   };
   // What was under way when a newer wish was made may arrive after it, and was then drawn over it.
@@ -135,8 +138,16 @@
       return false;
     }
     heard = wish ?? heard;
-    if (heard < shows) setTimeout(() => heard < shows && again(), 1000);
+    if (heard >= shows) patience = LEAST_PATIENCE_MS;
     return true;
+  };
+  // A drawing that does not come at all is asked for again: the later, the longer it was waited for.
+  const LEAST_PATIENCE_MS = 1500;
+  let patience = LEAST_PATIENCE_MS;
+  const look = () => {
+    if (heard >= shows || !K.online) return;
+    patience = Math.min(2 * patience, 30000);
+    again();
   };
 
   // Which chat this tab shows. Notes of a chat that was left may still arrive: they are not for us.

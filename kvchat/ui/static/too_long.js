@@ -15,7 +15,7 @@
   };
 
   K.tooLong = (box) => {
-    const line = K.el("p", { class: "kv-hint kv-wait", role: "status", hidden: true });
+    const line = K.el("p", { class: "kv-hint kv-too-long", role: "status", hidden: true });
     const look = () => {
       const most = K.frame?.fits?.most_tokens ?? K.frame?.kv?.capacity_tokens ?? 0;
       const tokens = most ? tokensOf(box.value) : 0;

@@ -100,10 +100,11 @@ class Frames:
         return on_device(measured, newest)
 
     def dressed(self, measured: dict[str, Any], chat: str | None) -> dict[str, Any]:
-        """What the worker measured, as a frame of that chat. `kv` gets two more items:
+        """What the worker measured, as a frame of that chat. `kv` gets three more items:
 
-        chat_bytes         what is in the cache of this chat, open or kept for reuse
-        other_chats_bytes  of the slack, what another chat's open text holds; 0 while this one's is
+        chat_bytes            what is in the cache of this chat, open or kept for reuse
+        other_versions_bytes  of it, what turns of the open text hold that are not those shown
+        other_chats_bytes     of the slack, what the open text of another chat holds; 0 if it is this
 
         A turn's `shown`: whether the version that is in the text is the one on the screen.
         """
@@ -117,7 +118,9 @@ class Frames:
         elif known is not None:
             spans = [self._dressed_row(chat, known, row) for row in frame["spans"]]
             turns = [row for row in spans if row["kind"] == "turn"]
+            others = sum(row["bytes"] for row in turns if not row["shown"])
             kv = frame["kv"] | {"other_chats_bytes": 0, "chat_bytes": held_bytes}
+            kv |= {"other_versions_bytes": others}
             frame |= {"spans": spans, "turns": turns, "kv": kv}
         rows = [
             {
@@ -188,6 +191,7 @@ def _all_idle(kv: dict[str, int], held_bytes: int) -> dict[str, int]:
     can be had back.
     """
     others = {"other_chats_bytes": held_bytes + kv.get("hot_window_bytes", 0)}
+    others |= {"other_versions_bytes": 0}
     return kv | others | {"hot_window_bytes": 0, "slack_bytes": kv["device_bytes"]}
 
 

@@ -54,7 +54,10 @@ def test_figures_are_those_of_the_version_that_is_shown(start: Start) -> None:
     answered(talks.regenerate(chat, 1))
 
     def shown() -> list[bool]:
-        return [row["shown"] for row in talks.frame(chat)["turns"]]
+        frame = talks.frame(chat)
+        hidden = sum(row["bytes"] for row in frame["turns"] if not row["shown"])
+        assert frame["kv"]["other_versions_bytes"] == hidden
+        return [row["shown"] for row in frame["turns"]]
 
     assert talks.history(chat)[0].num_siblings == 2
     assert shown() == [True]
@@ -67,3 +70,9 @@ def test_figures_are_those_of_the_version_that_is_shown(start: Start) -> None:
     assert shown() == [False, False]
     answered(talks.regenerate(chat, 1))
     assert shown() == [True]
+    assert talks.frame(chat)["kv"]["other_versions_bytes"] == 0
+    answered(talks.ask(chat, "three"))
+    assert all(shown())
+    talks.delete_turn(chat, len(talks.history(chat)))
+    assert shown() == [True] * len(talks.history(chat)) + [False]
+    assert talks.frame(chat)["kv"]["other_versions_bytes"] > 0

@@ -137,6 +137,7 @@ class StandIn:
             if span["kind"] == "turn":
                 span["pinned"] = self._chat(chat or "").path()[span["turn"] - 1].pinned
         kv = sum(s["bytes"] for s in spans)
+        others = sum(s["bytes"] for s in spans if not s["shown"])
         hot, slack, idle = (96 * MIB, 32 * MIB, 20 * MIB) if spans else (0, 16 * MIB, 0)
         computing = 420 * MIB if self._stage() in ("prefill", "decode") else 96 * MIB
         used = self.other_bytes + WEIGHTS + RUNTIME + computing + kv + hot + slack
@@ -152,7 +153,8 @@ class StandIn:
             "kv": {"device_bytes": kv + hot + slack, "disk_bytes": 0,
                    "host_bytes": sum(s["host_bytes"] for s in spans),
                    "hot_window_bytes": hot, "slack_bytes": slack, "idle_bytes": idle,
-                   "chat_bytes": kv, "other_chats_bytes": 0, "capacity_tokens": self.room},
+                   "chat_bytes": kv, "other_chats_bytes": 0, "capacity_tokens": self.room,
+                   "other_versions_bytes": others},
             "spans": spans, "turns": [s for s in spans if s["kind"] == "turn"],
             "documents": documents, "ledger": [], "marks": list(self.marks),
             "undo": self._chat(chat).undo if chat else {"offered": [], "asked": []},
@@ -196,7 +198,8 @@ class StandIn:
             "formats": {name: size}, "tier": "mixed" if on_host else "device",
             "host_bytes": on_host, "evicted_tokens": 0, "reused_tokens": tokens // 2,
             "prefill_s": 0.4, "decode_tokens_per_s": 33.2, "pinned": False, "shared": False,
-            "name": f"u{turn}" if turn else "", "shown": turn != self.other_version,
+            "name": f"u{turn}" if turn else "",
+            "shown": turn is None or turn != self.other_version,
         }  # fmt: skip
 
     def _progress(self, here: Chat) -> list[dict[str, Any]]:

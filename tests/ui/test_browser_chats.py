@@ -144,7 +144,17 @@ def test_a_chat_is_saved_and_opened_again_with_its_branches(
     expect(page.locator(".kv-versions")).to_contain_text("2/2")
     page.get_by_role("button", name=say("ui.version.before", lang)).click()
     expect(page.locator(".kv-text").last).to_have_text("two")
-    assert page.evaluate("kvchat.chat") != chat
+    again = page.evaluate("kvchat.chat")
+    assert again != chat
+    # a title that was made of the first question is that of the version which is shown
+    store.rename(again, "두 번째 첫 질문")
+    store.fork(again, None)
+    tiny.said("두 번째 첫 질문", "one", "more", "two", chat=again)
+    page.reload()
+    title = page.locator(".kv-chat-title")
+    expect(title).to_have_text("두 번째 첫 질문")
+    page.get_by_role("button", name=say("ui.version.before", lang)).click()
+    expect(title).to_have_text("<img src=x onerror=alert(1)>")
 
 
 @LANGS

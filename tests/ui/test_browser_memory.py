@@ -291,8 +291,21 @@ def test_the_chip_has_no_figures_of_another_version(looking: Looking) -> None:
         ask(page, "count to 9")
     chips = page.locator(".kv-figures .kv-chip")
     expect(chips.last).to_contain_text("tokens")
+    context, bands = page.locator(".kv-meter-text"), page.locator(".kv-meter-track > i")
+    expect(bands).to_have_count(3)  # both turns, and the system text
+    whole = context.inner_text()
     looking.talks.other_version = 2
     expect(chips.last).to_have_text("Turn 2 · another version is in memory")
     expect(chips.first).to_contain_text("tokens")
+    expect(context).to_contain_text("of other versions kept for reuse")
+    used = page.evaluate("kvchat.capacity(kvchat.frame).used")
+    held = page.evaluate("kvchat.frame.spans.reduce((sum, one) => sum + one.tokens, 0)")
+    assert context.inner_text().startswith(f"{used} of")
+    assert 0 < used < held
+    expect(bands).to_have_count(2)
+    found = {part["key"]: part for part in parts(page)}
+    assert found["versions"]["bytes"] == page.evaluate("kvchat.frame.kv.other_versions_bytes")
+    assert "t2" not in found
     looking.talks.other_version = None
     expect(chips.last).to_contain_text("tokens")
+    expect(context).to_have_text(whole)

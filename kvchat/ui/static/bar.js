@@ -16,16 +16,17 @@
       const label = span.kind === "document" ? K.name(span.document) : K.say(`ui.bar.${span.kind}`);
       parts.push({ key: `${span.kind}-${span.document ?? ""}`, bytes: span.bytes, label, span });
     }
+    const kv = frame.kv ?? {};
     for (const span of K.turnsOf(frame)) {
-      if (!span.bytes) continue;
+      if (!span.bytes || span.shown === false) continue;
       parts.push({ key: `t${span.turn}`, bytes: span.bytes, label: K.say("ui.bar.turn", { turn: span.turn }), short: `${span.turn}`, span });
     }
-    const kv = frame.kv ?? {};
     const idle = kv.idle_bytes ?? 0;
     const chats = kv.other_chats_bytes ?? 0;
     const rest = [
       ["library", frame.library_bytes ?? 0],
       ["hot", kv.hot_window_bytes ?? 0],
+      ["versions", kv.other_versions_bytes ?? 0],
       ["idle", idle],
       ["chats", chats],
       ["slack", (kv.slack_bytes ?? 0) - idle - chats],
@@ -34,6 +35,8 @@
     return parts;
   };
   K.turnsOf = (frame) => frame?.turns ?? (frame?.spans ?? []).filter((span) => span.kind === "turn");
+  // What the next question goes on from: nothing of another version of a turn, nor of one that was deleted.
+  K.shownSpans = (frame) => (frame?.spans ?? []).filter((span) => span.shown !== false);
   // What is held of a turn as it is shown: none of another version of it.
   K.spanOf = (frame, turn, name) => K.turnsOf(frame).find((span) => span.turn === turn && span.shown !== false && (!name || !span.name || span.name === name)) ?? null;
   // Where the chat is while its text is not open: kept for reuse, on disk, or nowhere; null where it is.
@@ -91,10 +94,10 @@
     const standing = K.standing(frame);
     if (standing) return { standing, used: 0, most };
     // What was let go of is not seen any more, and takes no room. What fits is an estimate: more may be there.
-    const all = (name) => (frame.spans ?? []).reduce((total, span) => total + (span[name] ?? 0), 0);
+    const all = (name) => K.shownSpans(frame).reduce((total, span) => total + (span[name] ?? 0), 0);
     const evicted = all("evicted_tokens");
     const used = all("tokens") - evicted;
-    return { used, most, evicted, left: Math.max(0, most - used) };
+    return { used, most, evicted, versions: frame.kv.other_versions_bytes ?? 0, left: Math.max(0, most - used) };
   };
 
   // How much more text fits, in words; the second figure is of this model's own tokenizer.
@@ -237,7 +240,7 @@
     const rows = new Map();
     for (const part of drawn.parts) {
       if (part.bytes <= 0 || part.key === "free") continue;
-      const isSaid = isShown(part) && !["idle", "chats", "hot", "slack"].includes(part.key);
+      const isSaid = isShown(part) && !["versions", "idle", "chats", "hot", "slack"].includes(part.key);
       if (isSaid && !part.span && !part.field) continue; // by the bar
       const key = ["hot", "slack", "library"].includes(part.key) ? "slack" : part.key; // one kind of room
       const known = rows.get(key)?.bytes ?? 0;

@@ -152,15 +152,12 @@
     }, PAUSE_MS);
   });
 
-  // Titles, sizes and order change when an answer begins or ends.
-  let live = false;
-  let known = 0;
+  // Titles, sizes and order change when an answer begins or ends, and when other turns are shown.
+  let known = "";
   K.on("notes", (notes) => {
-    const is = Boolean(notes.live);
-    const count = notes.earlier + notes.turns.length;
-    if (is !== live || count !== known) K.refreshChats();
-    live = is;
-    known = count;
+    const now = [Boolean(notes.live), notes.earlier + notes.turns.length, notes.turns.at(-1)?.name].join();
+    if (now !== known) K.refreshChats();
+    known = now;
     follow();
   });
   K.on("online", (is) => is && K.refreshChats());

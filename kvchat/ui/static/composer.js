@@ -157,7 +157,7 @@
       const room = K.capacity(frame);
       K.show(row, Boolean(room));
       if (!room) return;
-      const spans = (frame.spans ?? []).filter((span) => span.tokens > 0);
+      const spans = K.shownSpans(frame).filter((span) => span.tokens > 0);
       while (track.children.length > spans.length) track.lastChild.remove();
       while (track.children.length < spans.length) track.append(K.el("i"));
       spans.forEach((span, at) => {
@@ -169,7 +169,9 @@
         if (band.dataset.fill !== fill) band.style.background = band.dataset.fill = fill;
       });
       const said = room.standing ? room.standing.where : room.used > room.most ? "over" : "used";
-      K.put(text, [K.say(`ui.context.${said}`, room), room.evicted ? K.say("ui.context.evicted", { tokens: room.evicted }) : ""].filter(Boolean).join(" · "));
+      const evicted = room.evicted ? K.say("ui.context.evicted", { tokens: room.evicted }) : "";
+      const versions = room.versions ? K.say("ui.context.versions", { bytes: K.size(room.versions) }) : "";
+      K.put(text, [K.say(`ui.context.${said}`, room), evicted, versions].filter(Boolean).join(" · "));
       row.setAttribute("aria-label", `${K.say("ui.context")}: ${text.textContent}`);
     });
     return row;

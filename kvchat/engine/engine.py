@@ -271,6 +271,8 @@ class Engine:
         """Loads what the disk has of the prompt, and says so; also what it had to remove."""
         if self.disk is None or request.restore:  # files hold texts in less than that
             return
+        num_stored = self.disk.num_stored(request.prompt_ids)
+        yield from self.room.make_for_stored(request.prompt_ids, num_stored)
         found = self.disk.restore(request.prompt_ids, request.chat)
         while self.disk.removed:
             arguments: dict[str, Any] = {"file": self.disk.removed.pop(0)}

@@ -7,7 +7,7 @@ runs the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +92,20 @@ class Room(Measuring):
         self._allows_less = False
         for measure in plan_step(need, self.latest, self.limits.ladder, offers):
             yield from self._take(reply, measure, reason)
+
+    def make_for_stored(self, token_ids: Sequence[int], num_stored: int) -> Iterator[Took]:
+        """Before what the disk has of a prompt is loaded: what other texts keep goes for it, as it
+        would where all of it were read again.
+        """
+        if "drop_idle" not in self.limits.ladder:
+            return
+        pool, pair = self._pool, self.limits.disk_format
+        with pool.keeping(token_ids) as num_held:
+            needed = round(max(0, num_stored - num_held) * self.costs.token_bytes(pair))
+            left = pool.device_left_bytes()
+            short = 0 if left is None else needed - left - pool.free_block_bytes
+            if short > 0:
+                yield from self._drop_idle(DropIdle(short), "no_room", for_hot=False)
 
     def begins_block(self) -> bool:
         """Whether the coming token of a reply does, so that there is something to plan for it."""

@@ -6,6 +6,8 @@ it raises PoolFull, and the planner decides what to do. Idea of a ref-counted bl
 chained keys: PagedAttention (vLLM), nano-vllm.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -166,6 +168,20 @@ class Pool(BlockStore):
             self.free_hot(hot)
 
     # --- giving up what is idle -------------------------------------------------------------------
+
+    @contextmanager
+    def keeping(self, token_ids: Sequence[int]) -> Iterator[int]:
+        """Within, what the pool has of these ids is not idle; gives how many tokens of them."""
+        storing = self.storing
+        match = self.index.match(token_ids, storing.floor, storing.hot_tokens)
+        held = [block for table in match.blocks for block in table if block is not None]
+        for block in held:
+            self.hold(block)
+        try:
+            yield match.num_tokens
+        finally:
+            for block in reversed(held):
+                self.release(block)
 
     @torch.inference_mode()
     def drop_idle(self, needed_bytes: int, *, to_host: bool = False) -> tuple[int, int]:

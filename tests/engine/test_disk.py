@@ -173,6 +173,21 @@ def test_without_room_it_loads_what_fits_and_takes_no_measure(open_on: Open) -> 
     tight.pool.check_integrity(0)
 
 
+def test_what_other_texts_keep_makes_way_for_what_is_on_disk(open_on: Open) -> None:
+    """As it would for reading it again."""
+    first = answer_and_stop(open_on(), IDS)
+    longer = (*IDS, *first.ids, 7)
+    engine = open_on(budget=open_on().costs.needed_bytes(len(longer) + 40, 512))
+    answer(engine, random_ids(300, 77), "c2")
+    engine.close_text()
+    again, took = answer(engine, longer)
+    assert {"drop_idle", "restore"} <= set(took)
+    assert again.figures.reused_tokens >= len(IDS) - BLOCK_TOKENS
+    assert again.ids == answer(open_on(quota=0), longer)[0].ids
+    engine.close_text()
+    engine.pool.check_integrity(0)
+
+
 def _flip(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1

@@ -1,25 +1,28 @@
 """Bytes as people write and read them: 512MiB, 6GiB. Binary units only (1 KiB = 1,024 bytes)."""
 
 import re
+from decimal import Decimal
 
 from kvchat.errors import SettingsError
 
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
+TIB = 1024**4
 
-_FACTOR = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "k": KIB, "m": MIB, "g": GIB}
+_FACTOR = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB}
+_FACTOR |= {"k": KIB, "m": MIB, "g": GIB, "t": TIB}
 _SIZE = re.compile(r"\s*([0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def parse_size(text: str) -> int:
     """'512MiB' -> 536870912. Raises SettingsError for anything that is not a positive size.
 
-    Decimal units (MB, GB) are refused rather than guessed: 6 GB is not 6 GiB.
+    Decimal units (MB, GB, TB) are refused rather than guessed: 6 GB is not 6 GiB.
     """
     match = _SIZE.fullmatch(text)
     factor = _FACTOR.get(match[2].lower()) if match else None
-    size_bytes = int(float(match[1].replace(",", "")) * factor) if match and factor else 0
+    size_bytes = int(Decimal(match[1].replace(",", "")) * factor) if match and factor else 0
     if size_bytes <= 0:
         raise SettingsError("size_unreadable", text=text)
     return size_bytes

@@ -10,7 +10,7 @@ from kvchat.settings import checked
 from kvchat.wording import LANGUAGES
 from tests.starts import resolve
 
-ABSURD = ["-1", "-5GiB", "nan", "inf", "1e400", "6GB", "half", "1GiB2", "9999999GiB", "٣GiB", "--"]
+ABSURD = ["-1", "-5GiB", "nan", "inf", "1e400", "6GB", "1TB", "half", "1GiB2", "٣GiB", "--"]
 
 
 @pytest.mark.parametrize("name", ["memory_budget", "headroom", "host_quota", "disk_quota"])
@@ -29,6 +29,15 @@ def test_a_budget_of_nothing_is_refused_and_a_headroom_of_nothing_is_not(value: 
     with pytest.raises(SettingsError, match="'memory_budget'"):
         checked("memory_budget", value)
     assert isinstance(checked("headroom", value), int)
+
+
+@pytest.mark.parametrize("value", ["999999TiB", "1025 GiB", "2T", "9" * 400 + "GiB"])
+def test_a_size_out_of_range_is_said_with_the_range(value: str) -> None:
+    assert checked("memory_budget", "1TiB") == checked("memory_budget", "1t") == 1024**4
+    with pytest.raises(SettingsError) as caught:
+        checked("memory_budget", value)
+    for lang in LANGUAGES:
+        assert "1,024.00 GiB" in caught.value.line(lang)
 
 
 @pytest.mark.parametrize("flags", [["--memory-budget", "-1"], ["--set", "headroom=-1"]])

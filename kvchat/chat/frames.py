@@ -104,7 +104,7 @@ class Frames:
 
         chat_bytes            what is in the cache of this chat, open or kept for reuse
         other_versions_bytes  of it, what turns of the open text hold that are not those shown
-        other_chats_bytes     of the slack, what the open text of another chat holds; 0 if it is this
+        other_chats_bytes     of the slack, what the open text of another chat holds, else 0
 
         A turn's `shown`: whether the version that is in the text is the one on the screen.
         """

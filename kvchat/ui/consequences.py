@@ -75,15 +75,13 @@ def _reach(
     engine = conversations.loading.engine
     if engine is None:  # let go of meanwhile
         raise ModelError("model_still_loading")
-    shown = letters = letters_per_token(engine.loaded.tokenizer, lang)
-    if lang == "ko":
-        shown = conversations.gauges.hangul_per_token or 0.0
+    letters = letters_per_token(engine.loaded.tokenizer, lang)
     measured = None
     with suppress(KVChatError):  # the chat may be gone
         measured = tokens_per_page(conversations.documents(chat)) if chat else None
     a_page = measured or PAGE_LETTERS[lang] / letters
     return lambda tokens: {
-        "letters": _rounded(tokens * shown),
+        "letters": _rounded(tokens * letters),
         "pages": _rounded(tokens / a_page),
         "page_tokens": round(measured or 0),
         "page_letters": PAGE_LETTERS[lang],

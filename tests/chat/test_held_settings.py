@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kvchat.chat.conversations import Conversations
+from kvchat.chat.reach import letters_per_token
 from kvchat.errors import ModelError, SettingsError
 from kvchat.settings_sources import Saved
 from kvchat.ui.consequences import consequences
@@ -144,6 +145,11 @@ def test_the_drawer_is_told_when_it_holds_and_what_it_costs(start: Start, lang: 
     }  # fmt: skip
     assert found["then"]["tokens"] > found["now"]["tokens"] > 0
     assert found["then"]["letters"] > found["now"]["letters"] > 0
+    engine = talks.loading.engine
+    assert engine is not None
+    letters = found["then"]["tokens"] * letters_per_token(engine.loaded.tokenizer, lang)
+    assert found["then"]["letters"] == pytest.approx(letters, rel=0.05)
+    assert found["then"]["pages"] == round(letters / found["then"]["page_letters"])
     (row,) = found["fidelity"]
     assert row["pair"] == "int6/int4"
     assert row["known"]

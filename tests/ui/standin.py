@@ -96,6 +96,7 @@ class StandIn:
         self.marks: list[dict[str, Any]] = []
         self.way: Way = "usual"
         self.kept_bytes: int | None = None  # of the chat, while another one's text is open
+        self.fits: dict[str, Any] | None = None
         self.other_version: int | None = None  # the turn of which another one is in the text
         self.host_bytes = 0  # of the oldest turn, moved to the computer's memory
         self._device = threading.Lock()
@@ -155,7 +156,7 @@ class StandIn:
                    "hot_window_bytes": hot, "slack_bytes": slack, "idle_bytes": idle,
                    "chat_bytes": kv, "other_chats_bytes": 0, "capacity_tokens": self.room,
                    "other_versions_bytes": others},
-            "spans": spans, "turns": [s for s in spans if s["kind"] == "turn"],
+            "fits": self.fits, "spans": spans, "turns": [s for s in spans if s["kind"] == "turn"],
             "documents": documents, "ledger": [], "marks": list(self.marks),
             "undo": self._chat(chat).undo if chat else {"offered": [], "asked": []},
         } | self._elsewhere(kv, hot, slack)  # fmt: skip

@@ -350,5 +350,15 @@ def test_a_text_far_too_long_is_told_of_before_it_is_sent(looking: Looking) -> N
     page.wait_for_function("kvchat.frame.kv.capacity_tokens === 200")
     page.fill("#kv-input", "word " * 400)
     expect(page.get_by_text("About 490 tokens by its letters, and about 200 fit.")).to_be_visible()
+    # a single question is not stored in less, as older turns are
+    looking.talks.fits = {
+        "tokens": 90, "in_steps_tokens": 100, "most_tokens": 400, "stored": None, "pair": None,
+        "helps": [],
+    }  # fmt: skip
+    page.wait_for_function("kvchat.frame.fits?.in_steps_tokens === 100")
+    page.fill("#kv-input", "word " * 300)
+    expect(page.get_by_text("About 370 tokens by its letters, and about 100 fit.")).to_be_visible()
+    looking.talks.fits = None
+    page.wait_for_function("kvchat.frame.fits === null")
     page.fill("#kv-input", "word " * 200)  # that may be wrong by a factor of two
     expect(page.get_by_text("tokens by its letters")).to_be_hidden()

@@ -62,14 +62,25 @@ def test_a_slider_says_what_it_would_mean_and_so_it_is(screen: Screen, lang: str
     then = screen.fits()
     assert page.locator(".kv-gain").inner_text() == f"+{then - before:,}"
     expect(page.locator(".kv-outlook")).to_contain_text(screen.say("ui.effect.now"))
+    page.evaluate(
+        "() => { const call = kvchat.call; window.kvAsked = []; kvchat.call = (name, sent) => {"
+        " kvAsked.push([name, sent?.chat].join()); return call(name, sent) } }"
+    )
     screen.apply()
+    page.wait_for_function("kvAsked.includes('apply,') && kvAsked.includes('chats,')")
     page.wait_for_function(f"kvchat.frame.kv.capacity_tokens === {then}")
     said = str(page.locator(".kv-bar-room").get_attribute("title"))
     assert f"{then:,}" in said
     expect(page.locator(".kv-outlook")).to_contain_text(said)
-    expect(screen.tab("models").locator(".kv-here .kv-fits").first).to_contain_text(said)
+    models = screen.tab("models")
+    expect(models.locator(".kv-here .kv-fits").first).to_contain_text(said)
+    room = screen.say("ui.whatif.room.budget", budget="1.9 MiB")
+    expect(models.get_by_text(room)).to_be_visible()
     expect(screen.tab("whatif").locator(".kv-if-out")).to_contain_text(said)
     screen.tab("settings")
+    page.evaluate("kvAsked.length = 0; kvchat.open('another')")  # pages are told by its documents
+    page.wait_for_function("kvAsked.includes('foretell,another')")
+    page.evaluate("kvchat.newChat()")
     source = page.locator("[data-name=memory_budget] .kv-source")
     expect(source).to_contain_text(screen.say("ui.source.file"))
     slider = page.locator("[data-name=memory_budget] input[type=range]")
@@ -332,7 +343,7 @@ def test_the_calculator_counts_any_model_on_any_card(screen: Screen, lang: str) 
     page.select_option("#kv-if-card", "own")
     page.fill("#kv-if-own", "ten")
     expect(body.locator(".kv-said")).to_have_text(screen.say("ui.whatif.card.wrong"))
-    page.fill("#kv-if-own", "20 GiB")
+    page.fill("#kv-if-own", "0.02 TiB")
     expect(body.locator(".kv-said")).to_be_empty()
     page.select_option("#kv-if-model", "")
     page.fill("#kv-if-config", "{ broken")

@@ -147,8 +147,10 @@ def test_what_cannot_be_counted_is_told_in_a_sentence(talks: StandIn, sent: Any)
 
 @LANGS
 def test_models_that_fit_stand_first_and_korean_is_told(talks: StandIn, lang: Any) -> None:
-    rows = calls(talks, lang)["models"]({})["models"]
+    found = calls(talks, lang)["models"]({})
+    rows = found["models"]
     assert rows[0]["ref"] == "smollm2"
+    assert found["room"] == calls(talks, lang)["whatif"]({"model": "smollm2", "card": 0})["room"]
     rest = rows[1:]
     assert {one["name"] for one in rest} == set(catalog()) - {"smollm2"}
     fits = [any(way["fits"] for way in one["ways"]) for one in rest]

@@ -39,6 +39,7 @@ class ModelCalls:
             "refused": problem(status["refused"], self._lang),
             "error": None,
             "why": problem(status["error"], self._lang),
+            "room": asdict(loading.room(held.now)),
             "folder": str(loading.models_folder),
             "folders": list(held.now.model_folders),
         }

@@ -143,7 +143,9 @@
   let later = 0;
   K.on("frame", (frame) => {
     follow();
-    const now = [frame.runtime?.stage, frame.kv?.idle_bytes, frame.kv?.disk_bytes].join();
+    const { stage } = frame.runtime ?? {};
+    const held = stage === "ready" ? frame.kv?.device_bytes : ""; // else it grows with each token
+    const now = [stage, held, frame.kv?.idle_bytes, frame.kv?.disk_bytes].join();
     if (now === kept || later) return;
     kept = now;
     later = setTimeout(() => {

@@ -49,12 +49,12 @@
     };
     return { element: K.el("span", { class: "kv-slide kv-slide-size" }, slider, box), read: control.read, write };
   };
-  const UNITS = { "": 1, b: 1, kib: 2 ** 10, mib: 2 ** 20, gib: 2 ** 30 };
-  const bytesOf = (text) => {
+  const UNITS = { "": 1, b: 1, kib: 2 ** 10, mib: 2 ** 20, gib: 2 ** 30, tib: 2 ** 40, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 };
+  const bytesOf = (K.bytesOf = (text) => {
     const found = /^\s*([\d.,]+)\s*([a-z]*)\s*$/i.exec(text);
     const factor = found && UNITS[found[2].toLowerCase()];
     return factor ? Number(found[1].replaceAll(",", "")) * factor : null;
-  };
+  });
   const number = (field, id, changed) => {
     if (field.optional) return text(field, id, changed);
     const whole = field.kind === "int";

@@ -1,7 +1,13 @@
 // The models: which one runs, which there are, how each would fit, and changing to another.
 (() => {
   const K = window.kvchat;
-  let body, runs, said, here, rest, folders;
+  let body, runs, said, room, here, rest, folders;
+
+  // What models and texts have to fit into, and what it comes from
+  K.roomOf = ({ budget_bytes: budget, total_bytes: total, headroom_bytes: headroom, others_bytes: others }) => {
+    if (budget !== null) return K.say("ui.whatif.room.budget", { budget: K.size(budget) });
+    return K.say(others ? "ui.whatif.room.others" : "ui.whatif.room", { total: K.size(total), headroom: K.size(headroom), others: K.size(others) });
+  };
 
   // How far a loading is, with the way to call it off; nothing where none is under way
   K.loadProgress = () => {
@@ -31,10 +37,11 @@
     body = element;
     runs = K.el("div", { class: "kv-runs" });
     said = K.el("p", { class: "kv-said kv-wrong", role: "alert" });
+    room = K.el("p", { class: "kv-help" });
     here = K.el("div", { class: "kv-models" });
     rest = K.el("div", { class: "kv-models" });
     folders = K.el("div", { class: "kv-folders" });
-    body.append(runs, K.loadProgress(), said, title("ui.models.here"), here, adding(), folders, title("ui.models.catalog"), K.el("p", { class: "kv-help", text: K.say("ui.models.catalog.help") }), rest);
+    body.append(runs, K.loadProgress(), said, room, title("ui.models.here"), here, adding(), folders, title("ui.models.catalog"), K.el("p", { class: "kv-help", text: K.say("ui.models.catalog.help") }), rest);
   });
   const title = (code) => K.el("h3", { class: "kv-set-title", text: K.say(code) });
   K.panel.onShow("models", () => load());
@@ -56,6 +63,7 @@
     if (found.refused?.message === found.why?.message) found.why = null; // said once
     drawRuns(found);
     tell(found.refused);
+    K.put(room, K.roomOf(found.room));
     const local = found.models.filter((one) => one.ref !== null);
     here.replaceChildren(...local.map((one) => row(one, found)));
     rest.replaceChildren(...found.models.filter((one) => one.ref === null).map((one) => row(one, found)));

@@ -139,10 +139,16 @@
     K.outlook.again = () => {
       if (waiting === null && !busy && element.isConnected) again();
     };
+    K.outlook.anew = () => {
+      if (element.isConnected) again();
+    };
     const again = () => lastAsked && ask(lastAsked.changes, lastAsked.wrong);
     let lastAsked = null;
     return { element, ask: (changes, wrong) => ask(...Object.values((lastAsked = { changes, wrong }))) };
   };
+
+  // Pages are told by the documents of the chat that is open
+  K.on("chat", () => K.panel.isOpen("settings") && K.outlook.anew?.());
 
   // What is known of formats changes while they are measured; memory moves as well
   let known = "";

@@ -237,6 +237,7 @@
       return;
     }
     if (answer.error) return tell(`${answer.error.message} ${answer.error.remedy}`, true);
+    K.refreshChats(); // less of them may be in memory now
     await load(true);
     const parts = ["now", "next answer", "new chat"].filter((one) => effects.has(one)).map(K.effect);
     if (answer.reload.length) parts.push(K.say("ui.effect.reload"));

@@ -5,6 +5,7 @@
   const REST_MS = 400;
   const FAR = 2; // times what fits: an estimate by letters alone is never that far off
 
+  // A single question is never stored in less, as older turns are: it must fit as it is computed.
   // Of code, numbers and other scripts a token holds less than of plain text: more than this, not less.
   const tokensOf = (text) => {
     const { hangul_per_token: hangul, letters_per_token: letters } = K.frame ?? {};
@@ -17,7 +18,7 @@
   K.tooLong = (box) => {
     const line = K.el("p", { class: "kv-hint kv-too-long", role: "status", hidden: true });
     const look = () => {
-      const most = K.frame?.fits?.most_tokens ?? K.frame?.kv?.capacity_tokens ?? 0;
+      const most = K.frame?.fits?.in_steps_tokens ?? K.frame?.kv?.capacity_tokens ?? 0;
       const tokens = most ? tokensOf(box.value) : 0;
       const isFar = tokens > FAR * most;
       if (isFar) K.put(line, K.say("ui.too_long", { tokens: K.roughly(tokens), most }));

@@ -76,9 +76,8 @@
   };
   const bytesOf = () => {
     if (card.value !== "own") return Number(card.value) * 2 ** 30;
-    const found = /^\s*([\d.,]+)\s*(mi?b?|gi?b?)?\s*$/i.exec(own.value);
-    if (!found) return null;
-    return Math.round(Number(found[1].replaceAll(",", "")) * (/^m/i.test(found[2] ?? "") ? 2 ** 20 : 2 ** 30));
+    const bytes = K.bytesOf(/[a-z]/i.test(own.value) ? own.value : `${own.value} GiB`);
+    return bytes === null ? null : Math.round(bytes);
   };
   const refuse = (code) => {
     counting.remove();
@@ -113,7 +112,7 @@
     const verdict = found.short_by_bytes ? K.say("ui.whatif.short", { size: K.size(found.short_by_bytes), usable: K.size(room.usable_bytes) }) : K.say("ui.whatif.fits", { usable: K.size(room.usable_bytes) });
     const failed = found.failed ? K.say("ui.whatif.failed", { format: K.format(found.pair) }) : "";
     out.replaceChildren(
-      K.el("p", { class: "kv-help", text: [K.say("ui.whatif.about", { model: found.model, dtype: found.dtype, most: found.max_positions }), room.budget_bytes === null ? K.say(room.others_bytes ? "ui.whatif.room.others" : "ui.whatif.room", { total: K.size(room.total_bytes), headroom: K.size(room.headroom_bytes), others: K.size(room.others_bytes) }) : K.say("ui.whatif.room.budget", { budget: K.size(room.budget_bytes) })].join(" ") }),
+      K.el("p", { class: "kv-help", text: [K.say("ui.whatif.about", { model: found.model, dtype: found.dtype, most: found.max_positions }), K.roomOf(room)].join(" ") }),
       K.el("dl", { class: "kv-if-items" }, ...rows.flatMap(([name, size]) => [K.el("dt", { text: name }), K.el("dd", { text: size })]), K.el("dt", { class: "kv-sum", text: K.say("ui.item.total") }), K.el("dd", { class: "kv-sum", text: K.size(footprint.total) })),
       K.el("p", { class: `kv-if-verdict ${found.short_by_bytes || failed ? "kv-short" : "kv-fits"}`, text: [verdict, failed].filter(Boolean).join(" ") }),
       found.longest.most_tokens ? K.el("p", { text: K.say("ui.whatif.most", { fits: K.fitsSaid(found.longest) }) }) : "",

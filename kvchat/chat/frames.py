@@ -55,6 +55,8 @@ class Frames:
         """
         turns = self._known.of(chat).exchanges
         self._answered = (chat, {one.user_hash: one.reply_hash for one in turns})
+        if turns:
+            self._gauges.answered(turns[-1].figures)
 
     def chat_bytes(self) -> dict[str, int]:
         """What of each chat is in the cache, on the device and the host: by its blocks, or as the

@@ -6,7 +6,7 @@ Measures nothing itself; asked when a page wants it, not with every frame.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kvchat.chat.known import KnownChats
@@ -18,6 +18,7 @@ from kvchat.wording import table
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from kvchat.device.ceilings import Ceilings
     from kvchat.engine.engine import Engine
 
 _SAMPLE_CHARS = 6_000
@@ -71,6 +72,13 @@ class Gauges:
         kept = gauging.kept
         return {"stage": gauging.stage, "measured": kept.row() if kept is not None else None}
 
+    def answered(self, figures: Mapping[str, Any] | None) -> None:
+        """Of an answer that was just kept: a ceiling that it exceeded is measured anew."""
+        gauging = self._gauging
+        kept = gauging.kept if gauging is not None else None
+        if kept is not None and figures is not None and _exceeds(figures, kept.ceilings):
+            gauging.doubt()
+
     def measure_again(self) -> dict[str, Any]:
         """The device is measured anew as soon as nothing is asked."""
         gauging = self._gauging
@@ -82,6 +90,12 @@ class Gauges:
     def _gauging(self) -> Any:
         engine: Engine | None = self._worker().engine
         return engine.gauging if engine is not None else None
+
+
+def _exceeds(figures: Mapping[str, Any], known: Ceilings) -> bool:
+    computed = figures.get("prefill_flops_per_s") or 0.0
+    read = (figures.get("decode_bytes_per_s") or 0.0) if figures["reply_tokens"] > 1 else 0.0
+    return computed > known.flops_per_s or read > known.bytes_per_s
 
 
 def korean_sample() -> str:

@@ -1,5 +1,5 @@
 """Measures by itself what the device can do at best (device/ceilings.py), once, while nothing is
-asked; and again when it is told to.
+asked; and again when it is told to, or when an answer was faster than what is known.
 
 A piece of some milliseconds at a time: who wants the thread has it after that piece. It takes no
 more than what is free beside all that is held, so that nothing is given up for it; else it waits.
@@ -26,8 +26,8 @@ Stage = Literal["done", "waiting", "measuring", "given_up"]
 
 
 class Gauging:
-    """`kept` and `stage` may be asked, and `again` called, by any thread; all else belongs to the
-    one that runs the engine.
+    """`kept` and `stage` may be asked, `again` and `doubt` called, by any thread; all else belongs
+    to the one that runs the engine.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Gauging:
         self._key = CeilingsKey.of(loaded.device, loaded.dtype, torch.get_num_threads())
         self.kept: KeptCeilings | None = read_ceilings(data_dir, self._key)
         self._asked = threading.Event()
+        self._doubted = threading.Event()
         self._steps: Iterator[Ceilings] | None = None
         self._found: Ceilings | None = None
         self._quiet_since_s = clock()
@@ -48,14 +49,21 @@ class Gauging:
         """`given_up` until it is asked for again."""
         if self._steps is not None:
             return "measuring"
-        if self.kept is not None and not self._asked.is_set():
+        is_wanted = self._asked.is_set() or self._doubted.is_set()
+        if self.kept is not None and not is_wanted:
             return "done"
         return "given_up" if self._num_failures >= MOST_FAILURES else "waiting"
 
     def again(self) -> None:
-        """What is known is measured anew in the next quiet moment."""
+        """What is known is measured anew as soon as nothing is asked."""
         self._num_failures = 0
         self._asked.set()
+
+    def doubt(self) -> None:
+        """An answer was faster than what is known, which was measured beside other programs then:
+        measured anew when it is quiet. Whichever is better is kept: neither can be too high.
+        """
+        self._doubted.set()
 
     def rest(self) -> None:
         """Somebody asks something: what was begun is begun anew when it is quiet again."""
@@ -79,10 +87,19 @@ class Gauging:
             return True
         self._steps = None
         if self._found is not None:
-            self.kept = keep_ceilings(self._data_dir, self._key, self._found)
+            self.kept = keep_ceilings(self._data_dir, self._key, self._best(self._found))
         self._asked.clear()
+        self._doubted.clear()
         release(self._engine.loaded.device)
         return False
+
+    def _best(self, found: Ceilings) -> Ceilings:
+        if self.kept is None or self._asked.is_set():
+            return found
+        known = self.kept.ceilings
+        return Ceilings(
+            max(found.bytes_per_s, known.bytes_per_s), max(found.flops_per_s, known.flops_per_s)
+        )
 
     def failed(self) -> None:
         """After an error; call it outside of the `except` block."""

@@ -74,6 +74,29 @@ def test_it_is_measured_once_and_known_after_a_restart(
     assert again.kept.at_s >= gauging.kept.at_s
 
 
+def test_what_an_answer_exceeded_is_measured_again_when_it_is_quiet(
+    make_engine: MakeEngine, tmp_path: Path, clock: Clock
+) -> None:
+    engine = make_engine()
+    engine.loaded.model.register_buffer("room", torch.rand(2**19))  # a tiny model is too small
+    gauging = Gauging(engine, tmp_path, clock)
+    for low in (Ceilings(1.0, 1e30), Ceilings(1e30, 1.0)):
+        gauging.kept = keep_ceilings(tmp_path, gauging._key, low)
+        gauging.rest()
+        gauging.doubt()
+        assert gauging.stage == "waiting"
+        assert not gauging.go_on()  # the person may go on asking
+        gauged(gauging, clock)
+        assert gauging.stage == "done"
+        found = gauging.kept.ceilings
+        assert found.bytes_per_s > 1.0
+        assert found.flops_per_s > 1.0
+        assert max(found.bytes_per_s, found.flops_per_s) == 1e30  # the better one stays
+    gauging.again()
+    gauged(gauging, clock)
+    assert gauging.kept.ceilings.bytes_per_s < 1e30
+
+
 def test_a_question_in_between_begins_it_anew(
     make_engine: MakeEngine, tmp_path: Path, clock: Clock
 ) -> None:

@@ -217,6 +217,13 @@ def test_speed_is_shown_against_what_the_device_can_do(looking: Looking) -> None
     expect(box).to_contain_text("last 233 GiB/s · device 335 GiB/s · 69 % of it")
     expect(box).to_contain_text("A card, bfloat16")
     assert looking.talks.gauges.num_measured == 1
+    # measured beside other programs: an answer shows that the device can do more
+    looking.talks.gauges.measured |= {"bytes_per_s": 100e9}
+    page.evaluate("kvchat.panel.close(); kvchat.panel.open('turns')")
+    expect(box).to_contain_text("last 233 GiB/s · device at least 233 GiB/s · 100 % of it")
+    looking.talks.gauges.measured |= {"bytes_per_s": 360e9}
+    ask(page, "count to 13")
+    expect(box).to_contain_text("device 335 GiB/s · 69 % of it")
 
 
 def test_the_timeline_outlives_a_reload_and_has_marks(looking: Looking) -> None:

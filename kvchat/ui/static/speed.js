@@ -15,12 +15,15 @@
     const box = K.el("figure", { class: "kv-figure" }, K.el("figcaption", {}, K.el("strong", { text: K.say("ui.speed") }), K.el("span", { class: "kv-space" }), again), ...gauges.map((one) => one.box), note);
     const draw = () => {
       if (!K.panel.isOpen("turns")) return;
-      const made = [...K.turnFigures().values()].map((one) => one.figures).filter(Boolean);
+      const made = answers();
       for (const one of gauges) drawGauge(one, made);
       again.disabled = known.stage === "measuring" || (known.stage === "waiting" && asked);
       K.put(note, said());
     };
-    K.on("figures", draw);
+    K.on("figures", () => {
+      draw();
+      if (isLow() && known.stage === "done") ask(); // it is being measured again by itself
+    });
     K.on("ceilings", draw);
     K.panel.onShow("turns", ask);
     return box;
@@ -33,11 +36,15 @@
     const box = K.el("div", { class: "kv-gauge" }, K.el("div", { class: "kv-gauge-name" }, K.el("span", { text: K.say(`ui.speed.${name}`) }), K.el("small", { class: "kv-muted", text: K.say(`ui.speed.${name}.bound`) })), track, words);
     return { box, words, best, last, track };
   };
+  const isLow = () => KINDS.some((kind) => known.measured && Math.max(...ratesOf(kind)) > kind.most(known.measured));
+  const ratesOf = (kind, made = answers()) => made.filter((one) => kind.counts(one)).map(kind.rate).filter((rate) => rate > 0);
+  const answers = () => [...K.turnFigures().values()].map((one) => one.figures).filter(Boolean);
   const drawGauge = ({ kind, words, best, last, track }, made) => {
-    const rates = made.filter((one) => kind.counts(one)).map(kind.rate).filter((rate) => rate > 0);
+    const rates = ratesOf(kind, made);
     const newest = rates.at(-1) ?? 0;
     const top = Math.max(0, ...rates);
-    const most = known.measured ? kind.most(known.measured) : 0;
+    const measured = known.measured ? kind.most(known.measured) : 0;
+    const most = measured && Math.max(measured, top); // what an answer reached, the device can do
     const share = (rate) => (most ? Math.min(100, (rate / most) * 100) : 0);
     best.style.width = `${share(top).toFixed(1)}%`;
     last.style.left = `${share(newest).toFixed(1)}%`;
@@ -45,7 +52,7 @@
     const parts = [];
     if (newest) parts.push(K.say("ui.speed.last", { rate: kind.said(newest) }));
     if (rates.length > 1) parts.push(K.say("ui.speed.best", { rate: kind.said(top) }));
-    if (most) parts.push(K.say("ui.speed.most", { rate: kind.said(most) }));
+    if (most) parts.push(K.say(most > measured ? "ui.speed.at_least" : "ui.speed.most", { rate: kind.said(most) }));
     if (newest && most) parts.push(K.say("ui.speed.percent", { percent: K.number((newest / most) * 100, 0) }));
     K.put(words, parts.join(" · ") || K.say("ui.speed.none"));
     K.set(track, "aria-label", `${K.say(`ui.speed.${kind.name}`)}: ${words.textContent}`);

@@ -195,7 +195,11 @@ def test_a_locked_file_asks_for_its_password(looking: Looking) -> None:
     here = talks._chat(chat)
     problem = {"code": "document_encrypted", "facts": {}}
     here.documents[0] = replace(here.documents[0], problem=problem, asks_password=True)
-    page.evaluate("kvchat.refreshDocuments()")
+    drop(page, "newer.txt", b"no pdf")
+    expect(page.locator(".kv-broken-more")).to_be_visible()
+    expect(page.locator(".kv-broken strong")).to_have_text(here.documents[0].name)
+    name = page.locator(".kv-locked .kv-doc-words strong")
+    assert name.evaluate("(one) => getComputedStyle(one).textDecorationLine") == "none"
     field = page.get_by_label("Password of the file")
     field.fill("wrong")
     field.press("Enter")

@@ -37,7 +37,8 @@
     if (key === drawn) return; // notes come eight times a second while an answer grows
     drawn = key;
     const typed = keptTyping();
-    const sorted = [...documents.filter((one) => !one.problem), ...documents.filter((one) => one.problem)];
+    const place = (one) => (one.asks_password ? 0 : one.problem ? 2 : 1); // what waits for somebody first
+    const sorted = [...documents].sort((a, b) => place(a) - place(b));
     const none = () => [K.el("p", { class: "kv-hint", text: K.say("ui.documents.none") }), K.el("button", { type: "button", class: "kv-plain", text: K.say("ui.attach"), on: { click: K.chooseFiles } })];
     parts.list.replaceChildren(...(sorted.length ? sorted.map(card) : none()));
     typed();
@@ -58,7 +59,7 @@
   };
 
   const card = (one) => {
-    const item = K.el("section", { class: `kv-doc${one.problem ? " kv-has-problem" : ""}${one.chosen === "off" ? " kv-doc-off" : ""}`, "aria-label": one.name },
+    const item = K.el("section", { class: `kv-doc${one.problem ? " kv-has-problem" : ""}${one.asks_password ? " kv-locked" : ""}${one.chosen === "off" ? " kv-doc-off" : ""}`, "aria-label": one.name },
       K.el("div", { class: "kv-doc-head" }, K.icon("file"), K.el("div", { class: "kv-doc-words" }, ...words(one)), ...tools(one)));
     if (one.asks_password) item.append(password(one));
     else if (one.problem) item.append(K.el("p", { class: "kv-doc-problem", text: `${one.problem.message} ${one.problem.remedy}` }));

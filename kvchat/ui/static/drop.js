@@ -104,9 +104,9 @@
     const draw = () => {
       // how a document is read is decided with a question: until then it goes with the next one
       const pending = documents.filter((one) => !one.problem && (one.mode === null || one.pages_done < one.num_pages));
-      const broken = newestFirst([...failures, ...documents.filter((one) => one.problem).map((one) => ({ ...one.problem, ...one }))]);
+      const broken = inOrder([...failures, ...documents.filter((one) => one.problem).map((one) => ({ ...one.problem, ...one }))]);
       if (broken.length < 2) all = false;
-      const shown = all ? broken : broken.slice(0, 1); // the newest; the others are told of
+      const shown = all ? broken : broken.slice(0, 1); // the others are told of
       const chips = [...uploading.map((name) => chip(name, K.say("ui.uploading"), null)), ...pending.map(pendingChip)];
       const rows = [
         ...shown.map((one) => K.el("div", { class: "kv-broken" }, K.icon("note"),
@@ -123,12 +123,14 @@
     K.on("documents", draw);
     return strip;
   };
-  // Files fail at once or only when they are read: in the order in which it was seen here.
+  // What waits for a password comes first, then the newest: files fail at once or only when they are
+  // read, so in the order in which it was seen here.
   const seenAt = new Map();
-  const newestFirst = (list) => {
+  const inOrder = (list) => {
     const key = (one) => one.document ?? one.seenAs ?? one;
     for (const one of list) if (!seenAt.has(key(one))) seenAt.set(key(one), seenAt.size);
-    return list.sort((a, b) => seenAt.get(key(b)) - seenAt.get(key(a)));
+    const waits = (one) => Number(Boolean(one.asks_password));
+    return list.sort((a, b) => waits(b) - waits(a) || seenAt.get(key(b)) - seenAt.get(key(a)));
   };
   let all = false; // whether older notices are shown as well
   // How many pages there are is known once the first of them is read.

@@ -30,8 +30,8 @@ def chat_of(page: Page) -> str:
 @pytest.mark.parametrize(
     ("lang", "words"),
     [
-        ("en", {"whole": "Whole in the cache, not searched", "search": "Search", "off": "Off"}),
-        ("ko", {"whole": "통째로 캐시에 있음 · 찾기 아님", "search": "찾기", "off": "끔"}),
+        ("en", {"whole": "Read whole, not searched", "search": "Search", "off": "Off"}),
+        ("ko", {"whole": "전체를 읽음 · 찾기 아님", "search": "찾기", "off": "끔"}),
     ],
 )
 def test_how_a_document_is_read_is_said_and_chosen(
@@ -162,7 +162,7 @@ def test_a_reply_says_how_its_documents_were_read(looking: Looking) -> None:
     expect(lines).to_have_text(
         [
             "a.pdf: searched, passages from pages 12–14",
-            "b.pdf: searched, nothing about this question was found",
+            "b.pdf: searched, no passage that suits this question was found",
         ]
     )
 

@@ -304,7 +304,7 @@ def test_the_chip_has_no_figures_of_another_version(looking: Looking) -> None:
     looking.talks.other_version = 2
     expect(chips.last).to_have_text("Turn 2 · another version is in memory")
     expect(chips.first).to_contain_text("tokens")
-    expect(context).to_contain_text("of other versions kept for reuse")
+    expect(context).to_contain_text("in other versions")
     used = page.evaluate("kvchat.capacity(kvchat.frame).used")
     held = page.evaluate("kvchat.frame.spans.reduce((sum, one) => sum + one.tokens, 0)")
     assert context.inner_text().startswith(f"{used} of")

@@ -49,7 +49,7 @@ def test_a_mark_in_the_reply_leads_to_the_very_lines(real: Real, shared_pdfs: Pa
     assert 0.5 < (box["y"] - sheet["y"]) / sheet["height"] < 0.85  # where section 3.15.2 begins
     ask(page, "What does the document say about Flatpak or Snap packages?")
     expect(page.locator(".kv-sources").last).to_contain_text(
-        "nothing about this question was found"
+        "no passage that suits this question was found"
     )
     expect(page.locator(".kv-cites")).to_have_count(1)  # of the first reply only
     page.close()
@@ -63,7 +63,7 @@ def test_korean_questions_find_korean_pages(real: Real, shared_pdfs: Path) -> No
     expect(page.locator(".kv-cite", has_text="8쪽 (인쇄 2)")).to_have_count(1)
     expect(page.locator(".kv-sources")).to_contain_text("찾아서 읽음")
     ask(page, "김치찌개는 어떻게 끓이나요?")
-    expect(page.locator(".kv-sources").last).to_contain_text("이 질문에 맞는 내용이 문서에 없음")
+    expect(page.locator(".kv-sources").last).to_contain_text("이 질문에 맞는 대목을 찾지 못함")
     page.close()
     assert real.troubles == []
 

@@ -199,7 +199,7 @@ def test_a_dropped_pdf_is_read_page_by_page_and_cited(looking: Looking) -> None:
     expect(chip).to_contain_text("4 pages")  # it goes with the next question
     ask(page, "How often should it be cleaned?")
     expect(chip).to_have_count(0)
-    expect(page.locator(".kv-doc")).to_contain_text("Whole in the cache, not searched")
+    expect(page.locator(".kv-doc")).to_contain_text("Read whole, not searched")
     assert page.locator(".kv-file").inner_text() == "manual <b>.pdf"
     chips = page.locator(".kv-cite")
     expect(chips).to_have_count(2)

@@ -37,7 +37,7 @@
     body = element;
     runs = K.el("div", { class: "kv-runs" });
     said = K.el("p", { class: "kv-said kv-wrong", role: "alert" });
-    room = K.el("p", { class: "kv-help" });
+    room = K.el("p", { class: "kv-help kv-models-room" });
     here = K.el("div", { class: "kv-models" });
     rest = K.el("div", { class: "kv-models" });
     folders = K.el("div", { class: "kv-folders" });

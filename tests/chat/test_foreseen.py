@@ -47,7 +47,7 @@ def test_a_chat_that_would_fit_no_more_says_why(start: Start) -> None:
     assert talks.foreseeing.left_out(talks.new_chat(), talks.held.with_changes(lower)) is None
 
 
-def test_what_the_disk_has_is_not_read_again(start: Start) -> None:
+def test_what_the_disk_has_is_not_read_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns that were left out were kept on disk: taking them back loads them."""
     talks, budget = turns_that_fit(start, QUESTION, 12)
     chat = talked(talks, 10)
@@ -61,9 +61,9 @@ def test_what_the_disk_has_is_not_read_again(start: Start) -> None:
     assert engine is not None
     assert engine.disk is not None
     kept = talks.undo_cost(chat, row["number"])
-    engine.disk.quota_bytes = 0
-    anew = talks.undo_cost(chat, row["number"])
-    engine.disk.quota_bytes = 2**30
+    with monkeypatch.context() as without:
+        without.setattr(engine.disk, "num_stored", lambda _ids: 0)
+        anew = talks.undo_cost(chat, row["number"])
     assert kept.tokens <= anew.tokens - 3 * 64
     talks.undo(chat, row["number"])
     live = answered(talks.ask(chat, "And the first?"))

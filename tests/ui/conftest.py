@@ -118,6 +118,19 @@ def ask(page: Page, text: str, *, wait: bool = True) -> None:
         answered(page)
 
 
+def watch_lengths(page: Page) -> None:
+    """Collects the lengths that the last reply has from now on, in `window.lengths`."""
+    page.evaluate("""
+        window.lengths = new Set();
+        const look = () => {
+            const last = [...document.querySelectorAll(".kv-text")].at(-1);
+            window.lengths.add(last?.innerText.length);
+        };
+        const all = { subtree: true, childList: true, characterData: true };
+        new MutationObserver(look).observe(document.body, all);
+    """)
+
+
 def answered(page: Page) -> None:
     """No answer is being made, and what is drawn is the whole of it."""
     page.wait_for_function(

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from kvchat.errors import RequestError
-from tests.ui.conftest import Looking, answered, ask, replies
+from tests.ui.conftest import Looking, answered, ask, replies, watch_lengths
 from tests.ui.replies import ENGLISH
 
 pytestmark = pytest.mark.browser
@@ -20,20 +20,27 @@ def text_of(markdown: str) -> str:
 def test_a_question_is_answered_as_it_is_written(looking: Looking) -> None:
     page = looking.page
     looking.talks.token_s = 0.03
-    page.evaluate("""
-        window.lengths = new Set();
-        const look = () => {
-            const last = [...document.querySelectorAll(".kv-text")].at(-1);
-            window.lengths.add(last?.innerText.length);
-        };
-        const all = { subtree: true, childList: true, characterData: true };
-        new MutationObserver(look).observe(document.body, all);
-    """)
+    watch_lengths(page)
     ask(page, "What is it?")
     assert page.evaluate("window.lengths.size") > 4
     assert replies(page) == [text_of(ENGLISH)]
     assert page.locator(".kv-ask").inner_text() == "What is it?"
     assert re.search(r"\?c=\w+$", page.url)
+
+
+def test_what_was_drawn_late_is_not_taken_for_the_chat_that_begins(looking: Looking) -> None:
+    page = looking.page
+    ask(page, "count to 3")
+    late = """() => {
+        const late = structuredClone(kvchat.notes);
+        kvchat.open(null);
+        kvchat.ask("count to 4");
+        kvchat.hear(late);
+        return kvchat.chat;
+    }"""
+    assert page.evaluate(late) is None
+    expect(page.locator(".kv-text")).to_have_text("1 2 3 4")
+    expect(page.locator(".kv-chat-row")).to_have_count(2)
 
 
 def test_the_figures_stand_under_the_reply(looking: Looking) -> None:

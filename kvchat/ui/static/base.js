@@ -152,9 +152,10 @@
 
   // Which chat this tab shows. Notes of a chat that was left may still arrive: they are not for us.
   let isNew = false;
+  let before = 0; // wishes before the question that begins a chat: what they draw is of another one
   K.hear = (notes) => {
     if (!notes || typeof notes !== "object" || !isNewest(notes)) return;
-    if (K.chat === null && isNew && notes.chat) K.adopt(notes.chat);
+    if (K.chat === null && isNew && notes.chat && notes.wish > before) K.adopt(notes.chat);
     if (notes.gone && (notes.gone === K.chat || K.chat === null)) lost = notes;
     if (notes.gone && notes.gone === K.chat) {
       // a chat that was shown is known to have been there: somebody deleted it
@@ -176,7 +177,8 @@
   let waiting = 0;
   const again = () => {
     clearTimeout(waiting);
-    waiting = setTimeout(() => document.hidden || K.act("open"), 100);
+    // not while a chat is begun: nothing is open yet, and asking for that would end what tells of it
+    waiting = setTimeout(() => document.hidden || (isNew && K.chat === null) || K.act("open"), 100);
   };
   K.adopt = (chat) => {
     isNew = false;
@@ -198,6 +200,7 @@
   };
   K.ask = (text) => {
     isNew = K.chat === null;
+    before = wishes;
     K.act("ask", { text });
   };
   addEventListener("popstate", () =>

@@ -95,10 +95,9 @@ class ReadingAhead:
         """Whether the rest of the text fits beside all that is held, idle or not."""
         engine, num_tokens = self._engine, len(text.token_ids)
         now, costs, pool = engine.room.snapshot(), engine.costs, engine.pool
-        chunk, storing = self._chunk_tokens(), engine.pool.storing
+        chunk = self._chunk_tokens()
         if text.stage != "reading":
-            found = pool.index.match(text.token_ids, storing.floor, storing.hot_tokens)
-            text.done_tokens = found.num_tokens
+            text.done_tokens = pool.match(text.token_ids).num_tokens
         missing = costs.blocks_bytes(num_tokens, chunk) - costs.blocks_bytes(
             text.done_tokens, chunk
         )

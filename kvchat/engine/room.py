@@ -97,13 +97,15 @@ class Room(Measuring):
         """Before what the disk has of a prompt is loaded: what other texts keep goes for it, as it
         would where all of it were read again.
         """
-        if "drop_idle" not in self.limits.ladder:
+        pool, left = self._pool, self._pool.device_left_bytes()
+        if left is None or "drop_idle" not in self.limits.ladder:
             return
-        pool, pair = self._pool, self.limits.disk_format
+        token_bytes = self.costs.token_bytes(self.limits.disk_format)
+        left += pool.free_block_bytes
+        if num_stored * token_bytes <= left:
+            return  # as nearly always: what is held of them need not be looked for
         with pool.keeping(token_ids) as num_held:
-            needed = round(max(0, num_stored - num_held) * self.costs.token_bytes(pair))
-            left = pool.device_left_bytes()
-            short = 0 if left is None else needed - left - pool.free_block_bytes
+            short = round((num_stored - num_held) * token_bytes) - left
             if short > 0:
                 yield from self._drop_idle(DropIdle(short), "no_room", for_hot=False)
 

@@ -14,7 +14,7 @@ import torch
 
 from kvchat.kvcache.block_store import BlockStore
 from kvchat.kvcache.blocks import FP, Block, Geometry, HotWindow, shape_of
-from kvchat.kvcache.prefix_index import Holed, IdleTail, num_common
+from kvchat.kvcache.prefix_index import Holed, IdleTail, Match, num_common
 from kvchat.kvcache.slabs import PoolFull as PoolFull
 from kvchat.memory.formats import BLOCK_TOKENS, FormatPair
 
@@ -167,13 +167,18 @@ class Pool(BlockStore):
         for hot in tail.hot:
             self.free_hot(hot)
 
+    # --- what there is of a text ------------------------------------------------------------------
+
+    def match(self, token_ids: Sequence[int]) -> Match:
+        """What a text of these ids would find, stored as texts are by now."""
+        return self.index.match(token_ids, self.storing.floor, self.storing.hot_tokens)
+
     # --- giving up what is idle -------------------------------------------------------------------
 
     @contextmanager
     def keeping(self, token_ids: Sequence[int]) -> Iterator[int]:
         """Within, what the pool has of these ids is not idle; gives how many tokens of them."""
-        storing = self.storing
-        match = self.index.match(token_ids, storing.floor, storing.hot_tokens)
+        match = self.match(token_ids)
         held = [block for table in match.blocks for block in table if block is not None]
         for block in held:
             self.hold(block)

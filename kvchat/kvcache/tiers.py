@@ -340,7 +340,7 @@ class DiskTier:
         if not self.quota_bytes or not len(self._table):
             return None
         began = time.perf_counter()
-        before = self._match(token_ids)
+        before = self._pool.match(token_ids).num_tokens
         loading = Loading(self._pool, self._table, self._folder.path, token_ids)
         loading.run(before)
         self._table.remove(loading.gone)
@@ -349,7 +349,7 @@ class DiskTier:
         if not loading.num_bytes:
             return None
         self._writer.post(lambda: self._used(chat, loading.files))
-        gained = self._match(token_ids) - before
+        gained = self._pool.match(token_ids).num_tokens - before
         s = time.perf_counter() - began
         formats = tuple(sorted(loading.formats, key=str))
         return Restored(max(0, gained), loading.num_bytes, s, formats)
@@ -371,7 +371,3 @@ class DiskTier:
     def _used(self, chat: str, files: list[str]) -> None:
         self._folder.note(chat, files)
         self._folder.use(files)
-
-    def _match(self, token_ids: Ids[int]) -> int:
-        storing = self._pool.storing
-        return self._pool.index.match(token_ids, storing.floor, storing.hot_tokens).num_tokens

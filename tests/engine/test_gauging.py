@@ -9,6 +9,7 @@ import torch
 
 from kvchat.device import ceilings as device_ceilings
 from kvchat.device.ceilings import Ceilings, measuring
+from kvchat.engine.engine import Engine
 from kvchat.engine.gauging import MOST_FAILURES, QUIET_S, Gauging
 from kvchat.models.ceilings import CeilingsKey, keep_ceilings, read_ceilings
 from tests.engine.conftest import MakeEngine
@@ -26,6 +27,12 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+def large_enough(make_engine: MakeEngine) -> Engine:
+    engine = make_engine()
+    engine.loaded.model.register_buffer("room", torch.rand(2**19))  # a tiny model is too small
+    return engine
 
 
 def gauged(gauging: Gauging, clock: Clock) -> None:
@@ -56,8 +63,7 @@ def test_tensors_that_share_a_storage_are_read_once() -> None:
 def test_it_is_measured_once_and_known_after_a_restart(
     make_engine: MakeEngine, tmp_path: Path, clock: Clock
 ) -> None:
-    engine = make_engine()
-    engine.loaded.model.register_buffer("room", torch.rand(2**19))  # a tiny model is too small
+    engine = large_enough(make_engine)
     gauging = Gauging(engine, tmp_path, clock)
     assert gauging.stage == "waiting"
     assert not gauging.go_on()  # somebody may be about to ask
@@ -77,8 +83,7 @@ def test_it_is_measured_once_and_known_after_a_restart(
 def test_what_an_answer_exceeded_is_measured_again_when_it_is_quiet(
     make_engine: MakeEngine, tmp_path: Path, clock: Clock
 ) -> None:
-    engine = make_engine()
-    engine.loaded.model.register_buffer("room", torch.rand(2**19))  # a tiny model is too small
+    engine = large_enough(make_engine)
     gauging = Gauging(engine, tmp_path, clock)
     for low in (Ceilings(1.0, 1e30), Ceilings(1e30, 1.0)):
         gauging.kept = keep_ceilings(tmp_path, gauging._key, low)
